@@ -19,7 +19,7 @@ use crate::wrk::{self, Connections};
 /// the ratios of two turns that followed each other.
 const ROUNDS: usize = 15;
 const SECONDS: u32 = 1;
-/// What a controller does after its start, it is not asked to do while it is measured.
+/// The controller must finish its startup work before it is measured.
 pub(crate) const SETTLE: Duration = Duration::from_secs(5);
 const THROUGHPUT: Limit = Limit::AtLeast(0.95);
 const P99: Limit = Limit::AtMost(5.0);
@@ -38,7 +38,8 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let kept = ("connections kept alive", Connections::KeptAlive);
     let single = ("one connection per request", Connections::OnePerRequest);
-    let (split, shared) = (Cores::split()?, Cores::shared()?);
+    let split = Cores::split()?;
+    let shared = Cores::shared()?;
     let halves = Pair::start(&split, &site)?;
     let mut saturated = Vec::new();
     for (what, connections) in [kept, single] {
@@ -61,7 +62,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
 /// A controller and an nginx on the same cores, which take turns.
 struct Pair<'a> {
     cores: &'a Cores,
-    ours: inside::Running,
+    ours: inside::ControllerProcess,
     theirs: Nginx,
     /// Of an answer.
     size: usize,
@@ -69,7 +70,7 @@ struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     fn start(cores: &'a Cores, site: &Path) -> Result<Self> {
-        let ours = inside::Running::start_on(site, "embedded", Some(&cores.server))?;
+        let ours = inside::ControllerProcess::start_on(site, "embedded", Some(&cores.server))?;
         let size = check(&ours.address)?;
         let theirs = Nginx::start(cores, size, None)?;
         std::thread::sleep(SETTLE);
@@ -84,15 +85,19 @@ impl<'a> Pair<'a> {
         what: &str,
     ) -> Result<(Row, [f64; 2])> {
         let ask = |address: &str| wrk::throughput(self.cores, address, paths, connections, SECONDS);
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
         for _ in 0..ROUNDS {
             ours.push(ask(&self.ours.address)?);
             theirs.push(ask(&self.theirs.address)?);
         }
         let mut ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
         ratios.sort_by(f64::total_cmp);
-        let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
-        let (size, ours, theirs) = (self.size, median(ours), median(theirs));
+        let least = ratios[0];
+        let most = ratios[ratios.len() - 1];
+        let size = self.size;
+        let ours = median(ours);
+        let theirs = median(theirs);
         let row = Row {
             what: format!("scripts per second, {what}, beside nginx"),
             measured: median(ratios),
@@ -105,14 +110,16 @@ impl<'a> Pair<'a> {
         Ok((row, [ours, theirs]))
     }
 
-    /// Of both, at the same part of what each can do; and what the machine itself does meanwhile.
+    /// Latency of both at the same share of their capacity, and the pauses of the machine itself.
     fn latency(&self, paths: &Path, saturated: [f64; 2]) -> Result<[Row; 3]> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "thousands")]
         let rates = saturated.map(|rate| (rate * LOAD) as u32);
-        let (ours, theirs) = (&self.ours.address, &self.theirs.address);
+        let ours = &self.ours.address;
+        let theirs = &self.theirs.address;
         let knock = |address, rate| knock::latency(&self.cores.client, address, rate, paths);
-        let (mut rounds, mut stops) = ((Vec::new(), Vec::new()), Vec::new());
-        // The least of them: one of a round that was stopped says little about what is late.
+        let mut rounds = (Vec::new(), Vec::new());
+        let mut stops = Vec::new();
+        // The minimum of the rounds: a round that was interrupted says little about latency.
         let mut calm = Duration::MAX;
         for _ in 0..ROUNDS {
             let round = (knock(ours, rates[0])?, knock(theirs, rates[1])?);
@@ -126,8 +133,8 @@ impl<'a> Pair<'a> {
         let what = format!("nginx's constant, {load}");
         let theirs = latency_row(&what, None, &at(rates[1]), rounds.1);
         let what = format!("a script, {load}");
-        // Beside it, because a machine that takes the cores away for milliseconds shows that of
-        // whoever runs on them.
+        // Shown beside it, because a machine that takes the cores away for milliseconds affects
+        // every process on them.
         Ok([latency_row(&what, Some(P99), &at(rates[0]), rounds.0), theirs, stops_row(&stops)])
     }
 
@@ -223,7 +230,7 @@ pub(crate) fn write_scripts(dir: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Scripts are what they should be, each for its node; returns the size of the usual one.
+/// Checks that scripts are correct, each for its node; returns the size of the usual one.
 fn check(address: &str) -> Result<usize> {
     let mut random = Shuffle::new();
     let mut size = 0;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use hoist_inventory::Registry;
-use hoist_inventory::registry::Brake;
 use hoist_model::Node;
+use hoist_site::Registry;
+use hoist_site::registry::ChangeGuard;
 use hoist_store::Store;
 use hoist_store::embedded::{EmbeddedStore, Retention};
 
@@ -22,7 +22,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     runtime.block_on(sample::fill(store.as_ref(), SITE, Vec::new()))?;
     let texts: Vec<Vec<u8>> = (0..SITE).map(|n| sample::record(n).value).collect();
     let open = || {
-        let opened = runtime.block_on(Registry::open(Arc::clone(&store), Brake::default()));
+        let opened = runtime.block_on(Registry::open(Arc::clone(&store), ChangeGuard::default()));
         opened.expect("the store was just filled")
     };
     assert_eq!(open().roster().len(), SITE as usize, "everything is read");
@@ -33,8 +33,8 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let (built, parsed) = best_of(ROUNDS, open, || (parse(), parse()));
     let resources: Vec<_> = open().roster().resources().collect();
     let indexed = time(|| {
-        let incarnation = hoist_inventory::roster::Incarnation::new("bench");
-        hoist_inventory::Roster::build(incarnation, 1, 0, resources.into_iter())
+        let incarnation = hoist_site::roster::Incarnation::new("bench");
+        hoist_site::Roster::build(incarnation, 1, 0, resources.into_iter())
     });
     Ok(vec![Row {
         what: "list, decode and build, beside parsing twice".to_owned(),

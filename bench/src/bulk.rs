@@ -17,7 +17,7 @@ const AFTERMATH: Duration = Duration::from_secs(12);
 pub(crate) fn measure() -> Result<Vec<Row>> {
     let roster = inside::ask(&["roster", &SITE.to_string()])?;
     let dir = tempfile::tempdir()?;
-    let controller = inside::Running::start(dir.path())?;
+    let controller = inside::ControllerProcess::start(dir.path())?;
     let token = fs_err::read_to_string(dir.path().join("admin.token"))?;
     let process = controller.process();
     let runtime = tokio::runtime::Runtime::new()?;

@@ -1,7 +1,7 @@
-//! What one change costs, folding included, beside building everything anew.
+//! The cost of one change, including folding, compared with building the whole roster again.
 
-use hoist_inventory::roster::Incarnation;
-use hoist_inventory::{Delta, Resource, Roster};
+use hoist_site::roster::Incarnation;
+use hoist_site::{Delta, Resource, Roster};
 
 use crate::sample::{self, SITE, Shuffle};
 use crate::stopwatch::{ratio, time};

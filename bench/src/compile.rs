@@ -2,14 +2,15 @@
 //! list of the same graph with every edge written out.
 
 use anyhow::{Result, anyhow, ensure};
-use hoist_deploy::compile::{self, Compiled};
-use hoist_deploy::condition::Untranslated;
-use hoist_deploy::diagnostic::Diagnostic;
+use hoist_compat::fuel;
+use hoist_compat::fuel::read::normalised;
+use hoist_deploy::compile::{self, CompiledPlan};
+use hoist_deploy::condition::UntranslatedPolicy;
+use hoist_deploy::diagnostic::SourceDiagnostic;
 use hoist_deploy::layer::{Layer, merge};
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
 use hoist_deploy::target::{Node, Site};
-use hoist_deploy::{fuel, fuel::read::normalised};
 use hoist_engine::plan::{Plan, StepId};
 use hoist_model::node::Lifecycle;
 use hoist_model::{NodeId, NodeSpec};
@@ -19,7 +20,7 @@ use crate::stopwatch::{best_of, ratio};
 use crate::verdict::{Limit, Row, multiple};
 use crate::{inside, resident};
 
-const TASKS: &str = include_str!("../../crates/deploy/fixtures/fuel-tasks.json");
+const TASKS: &str = include_str!("../../crates/compat/fixtures/fuel-tasks.json");
 const LAYOUT: [(&str, usize); 4] =
     [("controller", 3), ("ceph-osd", 200), ("compute", 797), ("master", 1)];
 /// Pairs in order, as Fuel had them.
@@ -124,14 +125,15 @@ fn site() -> Result<Site> {
     let roles = LAYOUT.iter().flat_map(|(role, count)| std::iter::repeat_n(*role, *count));
     let node = |(at, role): (usize, &str)| {
         let spec: NodeSpec = serde_json::from_value(json!({"nid": at + 1, "role": role}))?;
-        let (id, name) = (NodeId::mint(0, at as u128), format!("node{at}").parse()?);
-        Ok(Node { id, name, spec, lifecycle: Lifecycle::Declared })
+        let id = NodeId::mint(0, at as u128);
+        let name = format!("node{at}").parse()?;
+        Ok(Node { id, name, spec, lifecycle: Lifecycle::Declared, system: String::new() })
     };
     let nodes = roles.enumerate().map(node).collect::<Result<_>>()?;
     Ok(Site { nodes, ..Site::default() })
 }
 
-fn compile(text: &str, settings: &Value, site: &Site) -> Result<Compiled> {
+fn compile(text: &str, settings: &Value, site: &Site) -> Result<CompiledPlan> {
     let mut sources = Sources::default();
     let (file, mut found) = parse(&mut sources, "fuel.yaml", text.as_bytes());
     let (book, more) = merge(vec![(Layer::Product, file)]);
@@ -139,19 +141,19 @@ fn compile(text: &str, settings: &Value, site: &Site) -> Result<Compiled> {
     ensure!(found.is_empty(), "{}", told(&found, &sources));
     let options = compile::Options {
         settings: settings.clone(),
-        untranslated: Untranslated::True,
+        untranslated: UntranslatedPolicy::True,
         ..compile::Options::default()
     };
     compile::compile(&book, site, &options).map_err(|found| anyhow!(told(&found, &sources)))
 }
 
-fn told(found: &[Diagnostic], sources: &Sources) -> String {
+fn told(found: &[SourceDiagnostic], sources: &Sources) -> String {
     found.iter().map(|one| one.show(sources)).collect::<Vec<_>>().join("\n")
 }
 
 /// Every pair that is in order. Where any of several will do Fuel picked one, which is why there
 /// are a few more here.
-fn edges(compiled: &Compiled, count: usize) -> Result<Vec<(u32, u32)>> {
+fn edges(compiled: &CompiledPlan, count: usize) -> Result<Vec<(u32, u32)>> {
     let mut edges = Vec::with_capacity(EDGES);
     for at in (0..u32::try_from(count)?).map(StepId) {
         edges.extend(compiled.before(at).into_iter().map(|before| (before.0, at.0)));
@@ -161,7 +163,7 @@ fn edges(compiled: &Compiled, count: usize) -> Result<Vec<(u32, u32)>> {
     Ok(edges)
 }
 
-/// What comes after each vertex, all in one list.
+/// The successors of each vertex, all in one list.
 fn adjacency(count: usize, edges: &[(u32, u32)]) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0_u32; count + 1];
     for (before, _) in edges {

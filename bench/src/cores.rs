@@ -15,7 +15,8 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// As machines are: everybody everywhere. What a server saves, its client can use.
+    /// All processes on all cores, as on ordinary machines. A client can use the time that its
+    /// server saves.
     pub(crate) fn shared() -> Result<Self> {
         let all = std::thread::available_parallelism()?.get();
         let list = format!("0-{}", all - 1);

@@ -1,5 +1,5 @@
-//! What the engine costs beside the work that it orders: steps that do nothing, processes that do
-//! nothing, records that are kept.
+//! The overhead of the engine: steps that do nothing, processes that do nothing, records in a
+//! journal.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use hoist_engine::drive::{Executor, Halt, Journal, begin, drive};
-use hoist_engine::execute::{LocalExecutor, NoSecrets, Outputs, Place, Site};
-use hoist_engine::journal::{FileJournal, JournalError};
-use hoist_engine::plan::{Call, Draft, Holder, Kind, Pool, Repeat, Rule, Step, Vertex};
+use hoist_engine::execute::{BaseDirectory, LocalExecutor, NoSecrets, Outputs, Site};
+use hoist_engine::file_journal::FileJournal;
+use hoist_engine::journal::JournalError;
+use hoist_engine::plan::{Call, ConcurrencyLimit, Draft, Holder, Kind, Repeat, Rule, Step, Vertex};
 use hoist_engine::record::{End, Outcome};
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
 use serde_json::{Value, json};
@@ -83,9 +84,9 @@ fn layered() -> Vec<Row> {
 }
 
 fn kept() -> Result<Row> {
-    let plan = Arc::new(layers_in_pool(1, 20_000, 256));
+    let plan = Arc::new(layers_in_limit(1, 20_000, 256));
     let dir = tempfile::tempdir_in(".").context("a place for journals")?;
-    let Keeping { ratio, ours, theirs, lots, records } = keep(&plan, dir.path())?;
+    let JournalCost { ratio, ours, theirs, lots, records } = keep(&plan, dir.path())?;
     let records = usize::try_from(records)?;
     Ok(Row {
         what: "transitions that are kept in a file, beside appending and syncing the same"
@@ -97,8 +98,8 @@ fn kept() -> Result<Row> {
     })
 }
 
-/// What it takes to keep a run in a file.
-pub(crate) struct Keeping {
+/// The cost of a journal file.
+pub(crate) struct JournalCost {
     pub(crate) ratio: f64,
     pub(crate) ours: Duration,
     pub(crate) theirs: Duration,
@@ -106,32 +107,32 @@ pub(crate) struct Keeping {
     pub(crate) records: u32,
 }
 
-/// What is kept of a run, without snapshots, beside the same bytes appended and synced in the same
-/// lots by nobody in particular. Both depend on the disk more than on anything else, so neighbours
-/// are compared.
-pub(crate) fn keep(plan: &Arc<Plan>, dir: &Path) -> Result<Keeping> {
+/// The journal of a run, without snapshots, compared with appending and syncing the same bytes in
+/// the same portions. Both depend mostly on the disk, so adjacent measurements are compared.
+pub(crate) fn keep(plan: &Arc<Plan>, dir: &Path) -> Result<JournalCost> {
     let mut turns = Vec::new();
     for round in 0..ROUNDS {
         let path = dir.join(format!("run{round}"));
         let inner = FileJournal::create(&path)?;
-        let mut journal = Counted { inner, lots: Vec::new() };
+        let mut journal = CountingJournal { inner, lots: Vec::new() };
         let ours = time(|| run(plan, &mut journal));
         let bytes = fs_err::read(&path)?;
         let theirs = raw(&dir.join(format!("raw{round}")), &bytes, &journal.lots)?;
-        let (lots, records) = (journal.lots.len(), journal.inner.count());
-        turns.push(Keeping { ratio: ratio(theirs, ours), ours, theirs, lots, records });
+        let lots = journal.lots.len();
+        let records = journal.inner.count();
+        turns.push(JournalCost { ratio: ratio(theirs, ours), ours, theirs, lots, records });
     }
     turns.sort_by(|one, other| one.ratio.total_cmp(&other.ratio));
     Ok(turns.swap_remove(turns.len() / 2))
 }
 
 /// A journal that remembers how long it was after each lot.
-struct Counted {
+struct CountingJournal {
     inner: FileJournal,
     lots: Vec<u64>,
 }
 
-impl Journal for Counted {
+impl Journal for CountingJournal {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         self.inner.append(records)?;
         self.lots.push(self.inner.length());
@@ -154,10 +155,10 @@ fn raw(path: &Path, bytes: &[u8], lots: &[u64]) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Tasks that run `/bin/true`, kept in a file, beside the rate at which this machine starts it and waits
-/// for it, one after the other: that is the rate which the promised one was taken from. What it does
-/// with all cores, or with as many at once as there are tasks at once, is told too. There are as many
-/// at once as a run on eight nodes has by itself.
+/// Tasks that run `/bin/true`, with a journal, compared with the rate at which this machine starts
+/// that program and waits for it, one after the other: the promised rate refers to that one. The
+/// rates with all cores, and with as many processes as there are concurrent tasks, are shown too.
+/// The concurrency is the default of a run on eight nodes.
 fn processes(repeat: Repeat, which: &str) -> Result<Row> {
     const COUNT: usize = 2_048;
     const AT_ONCE: usize = 8 * 4;
@@ -197,15 +198,16 @@ fn program_plan(count: usize, places: u32, repeat: Repeat) -> Plan {
         input: json!({"command": "/bin/true"}),
         ..Call::default()
     };
-    let step = Step { call, pools: vec![0], repeat, ..Step::default() };
+    let step = Step { call, limits: vec![0], repeat, ..Step::default() };
     let vertex = |at| Vertex {
         name: format!("n{at}"),
         after: Vec::new(),
         kind: Kind::Step(Box::new(step.clone())),
     };
-    let pools = vec![Pool { name: "cores".to_owned(), places, held_by: Holder::Step }];
+    let limits =
+        vec![ConcurrencyLimit { name: "cores".to_owned(), slots: places, held_by: Holder::Step }];
     let vertices = (0..count).map(vertex).collect();
-    Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("steps by themselves")
+    Plan::new(Draft { vertices, limits, ..Draft::default() }).expect("steps by themselves")
 }
 
 fn run_programs(plan: &Arc<Plan>) {
@@ -216,10 +218,10 @@ fn run_programs(plan: &Arc<Plan>) {
         catalog: hoist_deploy::actions::catalog(),
         secrets: Arc::new(NoSecrets),
         outputs: Outputs::in_dir(dir.path().join("output")),
-        place: Place::Machine,
+        base: BaseDirectory::Machine,
     };
-    let keeper = Some(["/proc/self/exe", crate::KEEP_PROGRAMS].map(Into::into).to_vec());
-    let executor = LocalExecutor::new("bench", site, &dir.path().join("ledger"), send, keeper);
+    let supervisor = Some(["/proc/self/exe", crate::SUPERVISE_PROGRAMS].map(Into::into).to_vec());
+    let executor = LocalExecutor::new("bench", site, &dir.path().join("ledger"), send, supervisor);
     let mut executor = executor.expect("an executor");
     begin(plan, &mut journal, 0).expect("it can be kept");
     let mut run = Run::new(Arc::clone(plan));
@@ -339,14 +341,12 @@ struct AtOnce {
 impl Executor for AtOnce {
     fn act(&mut self, _: &Plan, effect: Effect) {
         let event = match effect {
-            Effect::Check { step, attempt } => Event::Checked { step, attempt, refused: None },
+            Effect::Check { step, attempt } => Event::Checked { step, attempt, failed: None },
             Effect::Start { step, attempt } => {
                 let end = End::Done { changed: true, receipt: Value::Null };
                 Event::Ran { step, attempt, end }
             }
-            Effect::Verify { step, attempt } => {
-                Event::Verified { step, attempt, holds: true, reason: String::new() }
-            }
+            Effect::Verify { step, attempt } => Event::Verified { step, attempt, failed: None },
             Effect::Ask { .. } | Effect::Kill { .. } => panic!("{effect:?} was not planned"),
         };
         self.events.send(event).expect("the run listens");
@@ -354,18 +354,18 @@ impl Executor for AtOnce {
 }
 
 fn layers(count: usize, width: usize) -> Arc<Plan> {
-    Arc::new(layers_in_pool(count, width, u32::MAX))
+    Arc::new(layers_in_limit(count, width, u32::MAX))
 }
 
 /// Layers that each wait for all of the one before.
-fn layers_in_pool(count: usize, width: usize, places: u32) -> Plan {
+fn layers_in_limit(count: usize, width: usize, places: u32) -> Plan {
     let mut vertices: Vec<Vertex> = Vec::new();
     let id = |at: usize| StepId(u32::try_from(at).expect("few vertices"));
     for layer in 0..count {
         let before = vertices.len().checked_sub(1).map(id);
         for at in 0..width {
-            let pools = if places == u32::MAX { Vec::new() } else { vec![0] };
-            let step = Step { pools, repeat: Repeat::Safe, ..Step::default() };
+            let limits = if places == u32::MAX { Vec::new() } else { vec![0] };
+            let step = Step { limits, repeat: Repeat::Safe, ..Step::default() };
             vertices.push(Vertex {
                 name: format!("n{layer}.{at}"),
                 after: before.into_iter().collect(),
@@ -375,8 +375,9 @@ fn layers_in_pool(count: usize, width: usize, places: u32) -> Plan {
         let after = (vertices.len() - width..vertices.len()).map(id).collect();
         vertices.push(Vertex { name: format!("l{layer}"), after, kind: Kind::Join(Rule::All) });
     }
-    let pools = vec![Pool { name: "some".to_owned(), places, held_by: Holder::Step }];
-    Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("layers have no cycle")
+    let limits =
+        vec![ConcurrencyLimit { name: "some".to_owned(), slots: places, held_by: Holder::Step }];
+    Plan::new(Draft { vertices, limits, ..Draft::default() }).expect("layers have no cycle")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few thousand")]

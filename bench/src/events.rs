@@ -1,5 +1,5 @@
-//! How long it takes until somebody who looks on sees what happens in a run, beside a bare
-//! connection that has the same to tell at the same moments.
+//! The delay of run events at a watching client, compared with a bare connection that sends the
+//! same events at the same moments.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,7 +21,7 @@ const TASKS: u32 = 30;
 const MAX_MS: f64 = 100.0;
 
 /// One that was seen.
-struct Seen {
+struct ObservedEvent {
     text: String,
     /// When it was decided, and when it was seen, in milliseconds since 1970.
     at: f64,
@@ -30,7 +30,7 @@ struct Seen {
 
 pub(crate) fn measure() -> Result<Vec<Row>> {
     let dir = tempfile::tempdir_in(".")?;
-    let controller = inside::Running::start(dir.path())?;
+    let controller = inside::ControllerProcess::start(dir.path())?;
     let token = fs_err::read_to_string(dir.path().join("admin.token"))?;
     let runtime = tokio::runtime::Runtime::new()?;
     let nodes = (0..NODES).map(|at| {
@@ -43,7 +43,8 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     runtime.block_on(apply(&controller.address, token.trim(), nodes))?;
     let all = runtime.block_on(watch(&controller.address, token.trim()))?;
     ensure!(all.len() > (2 * NODES * (TASKS - 1)) as usize, "only {} events", all.len());
-    let (first, last) = (all.first().context("events")?.at, all.last().context("events")?.at);
+    let first = all.first().context("events")?.at;
+    let last = all.last().context("events")?.at;
     let count = f64::from(u32::try_from(all.len())?);
     let ours = Delays::of(all.iter().map(|event| event.came - event.at).collect());
     let bare = Delays::of(bare(&all)?);
@@ -96,8 +97,9 @@ fn tasks() -> String {
 }
 
 /// Starts a run and sees all that happens in it from then on.
-async fn watch(address: &str, token: &str) -> Result<Vec<Seen>> {
-    let (client, base) = (client()?, format!("http://{address}/deploy/v1/runs"));
+async fn watch(address: &str, token: &str) -> Result<Vec<ObservedEvent>> {
+    let client = client()?;
+    let base = format!("http://{address}/deploy/v1/runs");
     let request = json!({"files": [{"name": "bench.yaml", "text": tasks()}]});
     let answer = client.post(&base).bearer_auth(token).json(&request).send().await?;
     let status = answer.status();
@@ -108,7 +110,9 @@ async fn watch(address: &str, token: &str) -> Result<Vec<Seen>> {
     let url = format!("{base}/{id}/events");
     let events = client.get(url).bearer_auth(token).header("accept", "text/event-stream");
     let mut chunks = events.send().await?.error_for_status()?.bytes_stream();
-    let (begun, mut all, mut open) = (now(), Vec::new(), String::new());
+    let begun = now();
+    let mut all = Vec::new();
+    let mut open = String::new();
     while let Some(chunk) = chunks.next().await {
         let came = now();
         open.push_str(std::str::from_utf8(&chunk?)?);
@@ -117,9 +121,9 @@ async fn watch(address: &str, token: &str) -> Result<Vec<Seen>> {
             let Some(text) = line.strip_prefix("data:") else { continue };
             let event: Value = serde_json::from_str(text)?;
             let at = event["at"].as_f64().context("an event has a time")?;
-            // What happened before could not be seen when it did.
+            // Earlier events could not be observed when they happened.
             if at >= begun {
-                all.push(Seen { text: text.trim().to_owned(), at, came });
+                all.push(ObservedEvent { text: text.trim().to_owned(), at, came });
             }
         }
     }
@@ -127,7 +131,7 @@ async fn watch(address: &str, token: &str) -> Result<Vec<Seen>> {
 }
 
 /// The same lines, sent when they were due, and when they came; in milliseconds.
-fn bare(all: &[Seen]) -> Result<Vec<f64>> {
+fn bare(all: &[ObservedEvent]) -> Result<Vec<f64>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut to = TcpStream::connect(listener.local_addr()?)?;
     to.set_nodelay(true)?;

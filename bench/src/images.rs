@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use hoist_provision::device::{GuardedIo, Identity, Ranges};
+use hoist_device::images::{ChunkedImage, KEEP_EVERY, Origin, Stream, pack, write, write_chunks};
+use hoist_device::{GuardedIo, Identity, Ranges};
+use hoist_provision::digest::Digest;
 use hoist_provision::document::Compression;
-use hoist_provision::images::{
-    Chunked, Digest, KEEP_EVERY, Manifest, Origin, Stream, pack, write, write_chunks,
-};
+use hoist_provision::manifest::Manifest;
 
 use crate::stopwatch::ratio;
 use crate::verdict::{Limit, Row, multiple};
@@ -20,11 +20,11 @@ use crate::{inside, resident};
 
 const MIB: u64 = 1024 * 1024;
 const IMAGE: u64 = 1024 * MIB;
-/// Holes and what is between them.
+/// Length of the holes and of the data between them.
 const RUN: u64 = 8 * MIB;
 /// Files that the other half is made of.
 const CONTENT: [&str; 3] = ["/usr/lib", "/usr/bin", "/usr/share"];
-/// What others pack with.
+/// The default compression level of other tools.
 const LEVEL: i32 = 3;
 const ROUNDS: usize = 5;
 
@@ -48,7 +48,9 @@ with open(sys.argv[1], 'rb') as image, open(sys.argv[2], 'r+b', buffering=0) as 
 pub(crate) fn measure() -> Result<Vec<Row>> {
     let (bench, _attached) = Bench::prepare()?;
     let Bench { device, raw, zst, gz, .. } = &bench;
-    let (zst_at, gz_at, raw_at) = (path(zst)?, path(gz)?, path(raw)?);
+    let zst_at = path(zst)?;
+    let gz_at = path(gz)?;
+    let raw_at = path(raw)?;
     let dev = path(device)?;
     let blocks = IMAGE / (4 * MIB);
     let fill = |from: u64, count: u64| {
@@ -74,8 +76,8 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     .into();
     for _ in 0..ROUNDS {
         for (turn, best) in &mut turns {
-            // Everybody finds a disk that is full: a hole that somebody else left would cost the next
-            // one the time to allocate it.
+            // Every tool starts with a full disk: a hole left by the previous one would cost the
+            // next one the time to allocate it.
             shell(&zeros)?;
             let start = Instant::now();
             turn()?;
@@ -147,7 +149,7 @@ fn rows(times: &[Duration], peaks: [u64; 2]) -> Result<Vec<Row>> {
     Ok(all)
 }
 
-/// What is measured in a process of its own: `chunks` or `stream`.
+/// A measurement in a process of its own: `chunks` or `stream`.
 pub(crate) fn peak(form: &str, dir: &Path, device: &Path) -> Result<u64> {
     let bench = Bench::at(dir, device)?;
     resident::reset_peak("self")?;
@@ -170,10 +172,10 @@ struct Bench {
 }
 
 /// A loop device, until this is dropped.
-struct Attached(PathBuf);
+struct LoopDevice(PathBuf);
 
 impl Bench {
-    fn prepare() -> Result<(Self, Attached)> {
+    fn prepare() -> Result<(Self, LoopDevice)> {
         ensure!(rustix::process::geteuid().is_root(), "loop devices need root");
         let dir = Path::new("target").join("bench-images");
         fs_err::create_dir_all(&dir)?;
@@ -186,7 +188,7 @@ impl Bench {
         losetup.args(["--find", "--show", "--direct-io=on"]).arg(dir.join("disk"));
         let output = losetup.output()?;
         ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
-        let attached = Attached(PathBuf::from(String::from_utf8(output.stdout)?.trim()));
+        let attached = LoopDevice(PathBuf::from(String::from_utf8(output.stdout)?.trim()));
         Ok((Self::at(&dir, &attached.0)?, attached))
     }
 
@@ -194,8 +196,12 @@ impl Bench {
         let file = |name: &str| dir.join(name);
         let manifest = Manifest::parse(&fs_err::read(file("manifest"))?, None)?;
         let digest = fs_err::read_to_string(file("digest"))?.parse()?;
-        let (dir, device) = (dir.to_owned(), device.to_owned());
-        let (raw, zst, gz, chunks) = (file("raw"), file("zst"), file("gz"), file("chunks"));
+        let dir = dir.to_owned();
+        let device = device.to_owned();
+        let raw = file("raw");
+        let zst = file("zst");
+        let gz = file("gz");
+        let chunks = file("chunks");
         Ok(Self { dir, device, raw, zst, gz, chunks, manifest, digest })
     }
 
@@ -207,7 +213,7 @@ impl Bench {
 
     fn chunks(&self) -> Result<()> {
         let origin = origin(&self.chunks)?;
-        let image = Chunked {
+        let image = ChunkedImage {
             origin: &origin,
             manifest: &self.manifest,
             reached: 0,
@@ -219,8 +225,10 @@ impl Bench {
     }
 
     fn stream(&self) -> Result<()> {
-        let (origin, digest) = (origin(&self.zst)?, Some(self.digest));
-        let (compression, size) = (Compression::Zstd, Some(IMAGE));
+        let origin = origin(&self.zst)?;
+        let digest = Some(self.digest);
+        let compression = Compression::Zstd;
+        let size = Some(IMAGE);
         let image = Stream { origin: &origin, compression, size, digest };
         let written = write(&image, &self.open()?, 0..IMAGE, &())?;
         ensure!(written.bytes == IMAGE, "all of it");
@@ -232,7 +240,7 @@ impl Bench {
     }
 }
 
-impl Drop for Attached {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
@@ -256,7 +264,8 @@ fn make(dir: &Path) -> Result<()> {
         out.write_all(&run)?;
     }
     out.flush()?;
-    let (chunks, manifest) = (fs_err::File::create(dir.join("chunks"))?, dir.join("manifest"));
+    let chunks = fs_err::File::create(dir.join("chunks"))?;
+    let manifest = dir.join("manifest");
     let packed = pack(fs_err::File::open(&raw)?, chunks, LEVEL)?;
     fs_err::write(manifest, serde_json::to_vec(&packed)?)?;
     let at = path(dir)?;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use hoist_inventory::reconcile::{Memory, Options, reconcile};
-use hoist_inventory::source::smd::{JoinOptions, join, wire};
 use hoist_model::{Name, Node, NodeId};
+use hoist_site::reconcile::{Memory, Options, reconcile};
+use hoist_site::source::smd::{JoinOptions, join, wire};
 use hoist_testkit::smd::SmdSet;
 use jiff::Timestamp;
 
@@ -32,7 +32,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     Ok(vec![
         row("into an empty site, 100,000 nodes beside 10,000", site.0, small.0, limit),
         row("into a site that has them, 100,000 nodes beside 10,000", site.1, small.1, limit),
-        // Beyond the caches of the processor; told for interest.
+        // Beyond the caches of the processor; informative only.
         row("into a site that has them, 400,000 nodes beside 100,000", large.1, site.1, None),
     ])
 }

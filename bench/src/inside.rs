@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use hoist_inventory::registry::Brake;
-use hoist_inventory::roster::{Incarnation, Roster};
-use hoist_inventory::{Registry, Resource};
 use hoist_server::controller::{Config, Controller};
 use hoist_server::data_dir::DataDir;
 use hoist_server::deploy::DeploySettings;
 use hoist_server::inventory::SourceConfig;
+use hoist_site::registry::ChangeGuard;
+use hoist_site::roster::{Incarnation, Roster};
+use hoist_site::{Registry, Resource};
 use hoist_store::embedded::{EmbeddedStore, Retention};
 use hoist_store::{Record, Revision, Store};
 
@@ -68,12 +68,12 @@ pub(crate) fn ask(arguments: &[&str]) -> Result<u64> {
 
 /// A controller in its own process, stopped when dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct ControllerProcess {
     child: Child,
     pub(crate) address: String,
 }
 
-impl Running {
+impl ControllerProcess {
     pub(crate) fn start(dir: &Path) -> Result<Self> {
         Self::start_on(dir, "embedded", None)
     }
@@ -102,7 +102,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ControllerProcess {
     fn drop(&mut self) {
         // It ends when its standard input does.
         drop(self.child.stdin.take());
@@ -133,8 +133,8 @@ fn tell(number: u64) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{number}")?)
 }
 
-/// As a load does it: one record after the other, decoded and forgotten. Another process makes the
-/// records, so that only what a load leaves behind is in this one's memory.
+/// As a load does it: one record after the other, decoded and dropped. Another process makes the
+/// records, so that this process's memory contains only the remains of the load.
 fn roster(count: u32) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("records");
@@ -167,7 +167,7 @@ fn records(count: u32, file: &Path) -> Result<()> {
     tell(u64::from(count))
 }
 
-/// What was freed is given back to the system a little later, and only by a process that lives on.
+/// Freed memory returns to the system a little later, and only while the process runs.
 fn settle() {
     for _ in 0..30 {
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -198,7 +198,7 @@ fn opened(count: u32, dir: &Path) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     let before = resident::now(SELF)?;
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(dir, Retention::default())?);
-    let registry = runtime.block_on(Registry::open(store, Brake::default()))?;
+    let registry = runtime.block_on(Registry::open(store, ChangeGuard::default()))?;
     settle();
     let grown = resident::now(SELF)?.saturating_sub(before);
     ensure!(registry.roster().len() == count as usize, "all nodes are in");

@@ -1,7 +1,7 @@
-//! What one script costs, in instructions: the same on a busy machine as on a quiet one.
+//! The cost of one script in instructions: the same on a busy machine as on a quiet one.
 //!
-//! From the query to the text, as the server does it, in a process under callgrind. That counts
-//! only what happens between the two moments that the other side names.
+//! From the query to the text, as the server does it, in a process under callgrind. Only the part
+//! between the two marks of the other process is counted.
 
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use hoist_boot::{Answer, Asked, Booter, Place, Settings};
+use hoist_boot::{Answer, BootRequest, Booter, Place, Settings};
 use jiff::Timestamp;
 
 use crate::sample::{self, LARGE_SITE, SITE, Shuffle};
@@ -37,14 +37,14 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
 }
 
 fn per_script(count: u32) -> Result<u64> {
-    let mut counted = Counted::start(count)?;
+    let mut counted = CountedProcess::start(count)?;
     counted.control("on")?;
     counted.go_on()?;
     counted.control("off")?;
     Ok(counted.end()? / u64::from(COUNTED))
 }
 
-/// The process itself: everything is made ready, then it answers when told to.
+/// The measured process: prepares everything, then answers on request.
 pub(crate) fn run(count: u32) -> Result<()> {
     let roster = Arc::new(sample::boot_roster(count));
     let booter = Booter::new(Settings::default());
@@ -53,7 +53,7 @@ pub(crate) fn run(count: u32) -> Result<()> {
         (0..COUNTED).map(|_| format!("mac={}", sample::mac(random.below(count), 0))).collect();
     let place = Place { host: Some("controller:27778"), ..Place::default() };
     let answer = |query: &str| -> Result<String> {
-        let asked = Asked::parse(query)?;
+        let asked = BootRequest::parse(query)?;
         let now = Timestamp::UNIX_EPOCH;
         match booter.answer(&roster, &asked, place, now, |_| None) {
             Answer::Script { text, .. } => Ok(text),
@@ -63,7 +63,8 @@ pub(crate) fn run(count: u32) -> Result<()> {
     // As a controller does it in the background.
     booter.prepare(&roster);
     answer(&queries[0])?;
-    let (mut lines, mut out) = (std::io::stdin().lines(), std::io::stdout());
+    let mut lines = std::io::stdin().lines();
+    let mut out = std::io::stdout();
     writeln!(out, "ready")?;
     lines.next().context("told to go on")??;
     for query in &queries {
@@ -75,12 +76,12 @@ pub(crate) fn run(count: u32) -> Result<()> {
 }
 
 /// A process under callgrind.
-struct Counted {
+struct CountedProcess {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
-impl Counted {
+impl CountedProcess {
     fn start(count: u32) -> Result<Self> {
         let mut child = Command::new("valgrind")
             .args(["--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"])

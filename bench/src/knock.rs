@@ -1,11 +1,11 @@
-//! Two clients that take the time of every answer. The open-loop one: requests leave when they are
-//! due, whether or not the server keeps up, and the time of each counts from when it was due. A
-//! server that stops for a moment is seen by everybody who would have asked in that moment. The
-//! closed-loop one: every connection asks again when it has its answer, so that a stop is seen by
-//! one request of each only.
+//! Two clients that time every answer. The open-loop client sends requests when they are due,
+//! whether or not the server keeps up, and counts each time from its due time: a pause of the
+//! server affects every request due during it. The closed-loop client sends the next request of a
+//! connection after the answer to the previous one, so that a pause affects only one request of
+//! each connection.
 //!
-//! Each is one thread that never sleeps: timers and wake-ups would be measured with the server. A
-//! third one only reads the clock, and sees what the machine itself does to such a thread.
+//! Each client is one thread that never sleeps: timers and wake-ups would be measured with the
+//! server. A third thread only reads the clock and measures the pauses of the machine itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ pub(crate) struct Latency {
     pub(crate) p99: Duration,
 }
 
-/// What a thread that only reads the clock saw of the machine.
+/// Pauses of the machine, as seen by a thread that only reads the clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Stops {
     pub(crate) watched: Duration,
@@ -72,7 +72,7 @@ pub(crate) fn stops(cores: &str, least: Duration) -> Result<Stops> {
     Ok(Stops { watched, stopped, longest })
 }
 
-/// What one of the clients prints.
+/// The output of one of the clients.
 fn figures<const N: usize>(cores: &str, arguments: &[&str]) -> Result<[u64; N]> {
     std::thread::sleep(REST);
     let output = inside::command_on(Some(cores), arguments)?.stderr(Stdio::inherit()).output()?;
@@ -101,7 +101,8 @@ pub(crate) fn run(address: &str, rate: u32, paths: &Path) -> Result<()> {
     let mut times = vec![Duration::MAX; most];
     times.clear();
     let start = Instant::now();
-    let (counted, end) = (start + WARM_UP, start + WARM_UP + MEASURED);
+    let counted = start + WARM_UP;
+    let end = start + WARM_UP + MEASURED;
     let mut due = start;
     let mut texts = requests.iter().cycle();
     while due < end || !busy.is_empty() {
@@ -142,7 +143,8 @@ pub(crate) fn run_closed(address: &str, connections: usize, paths: &Path) -> Res
     let mut times = vec![Duration::MAX; MOST_CLOSED];
     times.clear();
     let start = Instant::now();
-    let (counted, end) = (start + WARM_UP, start + WARM_UP + MEASURED);
+    let counted = start + WARM_UP;
+    let end = start + WARM_UP + MEASURED;
     while Instant::now() < end {
         for connection in &mut connections {
             if let Some(asked) = connection.due {
@@ -167,7 +169,8 @@ pub(crate) fn run_closed(address: &str, connections: usize, paths: &Path) -> Res
 /// the longest stop.
 pub(crate) fn run_stops(least: Duration) -> Result<()> {
     let start = Instant::now();
-    let (mut last, mut seen) = (start, Stops::default());
+    let mut last = start;
+    let mut seen = Stops::default();
     while last - start < WARM_UP + MEASURED {
         let now = Instant::now();
         let gap = now - last;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use hoist_inventory::{Delta, Roster};
 use hoist_model::{Mac, Node};
+use hoist_site::{Delta, Roster};
 
 use crate::sample::{self, SITE, Shuffle};
 use crate::stopwatch::{best_of, ratio};

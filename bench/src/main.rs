@@ -1,8 +1,8 @@
 //! Measures hoist against the limits it promises. Times are only ever compared with times of the
 //! same run, so the table means the same on every machine; memory is counted in bytes.
 //!
-//! `hoist-bench` measures everything, `hoist-bench lookup change` only those subjects. What is
-//! measured in a fresh process runs as `hoist-bench --inside …`, started by the bench itself.
+//! `hoist-bench` measures everything, `hoist-bench lookup change` only those subjects. Measurements
+//! in a fresh process run as `hoist-bench --inside …`, started by the bench itself.
 
 mod boot;
 mod build;
@@ -53,8 +53,8 @@ const SUBJECTS: [(&str, &str, Subject); 17] = [
     }),
     ("bulk", "bulk apply of 100,000 nodes over HTTP, peak memory", bulk::measure),
     ("boot", "boot scripts of 100,000 nodes over HTTP", boot::measure),
-    ("seeds", "what cloud-init fetches, for 100,000 nodes", seeds::measure),
-    ("instructions", "what a boot script costs, counted by callgrind", instructions::measure),
+    ("seeds", "cloud-init documents of 100,000 nodes", seeds::measure),
+    ("instructions", "the cost of a boot script, counted by callgrind", instructions::measure),
     ("bytes", "script, initrd and image for 100 clients at once", storm::bytes),
     (
         "storm",
@@ -64,19 +64,19 @@ const SUBJECTS: [(&str, &str, Subject); 17] = [
     ("import", "an SMD answer parsed, joined and reconciled", import::measure),
     ("sync", "100,000 nodes imported from an SMD over HTTP", sync::measure),
     ("compile", "Fuel's tasks for 1,000 nodes, from text to a plan", compile::measure),
-    ("engine", "what ordering, keeping and starting steps costs", engine::measure),
+    ("engine", "the cost of ordering, recording and starting steps", engine::measure),
     ("whole", "a run of Fuel's tasks for 1,000 nodes, kept and read back", whole::measure),
-    ("events", "what happens in a run, seen by somebody else", events::measure),
+    ("events", "the delay of run events at a watching client", events::measure),
     ("images", "a system's image, from its file to a disk", images::measure),
 ];
 
-/// What this program is started with, by itself, to keep the programs of steps.
-const KEEP_PROGRAMS: &str = "keep-programs";
+/// The argument with which this program starts itself to keep the programs of steps.
+const SUPERVISE_PROGRAMS: &str = "supervise-programs";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|argument| argument == KEEP_PROGRAMS) {
-        return Ok(hoist_engine::execute::keeper::main()?);
+    if arguments.first().is_some_and(|argument| argument == SUPERVISE_PROGRAMS) {
+        return Ok(hoist_engine::execute::supervisor::main()?);
     }
     if let Some(("--inside", rest)) =
         arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
@@ -85,7 +85,7 @@ fn main() -> Result<()> {
     }
     if let Some(unknown) = arguments.iter().find(|a| !SUBJECTS.iter().any(|(name, ..)| name == a)) {
         let known = SUBJECTS.map(|(name, ..)| name).join(", ");
-        bail!("there is no subject `{unknown}`; there are {known}");
+        bail!("unknown subject `{unknown}`; use one of {known}");
     }
     let mut missed = 0;
     for (name, title, measure) in SUBJECTS {

@@ -22,11 +22,11 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// One that answers everything with `size` bytes from its configuration, and what is under
+    /// An nginx that answers every path with `size` bytes from its configuration, and those under
     /// `/files/` from `files`.
     pub(crate) fn start(cores: &Cores, size: usize, files: Option<&Files<'_>>) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        // Free a moment ago; nobody else takes ports of this machine while it is measured.
+        // Free a moment ago; no other process takes ports of this machine during the measurement.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let config = configuration(dir.path(), &address, cores.count, size, files)?;
         let file = dir.path().join("nginx.conf");
@@ -67,12 +67,13 @@ fn configuration(
         .concat();
     let files = match files {
         Some(Files { dir, sendfile }) => {
-            let (dir, on) = (inside::path(dir)?, if *sendfile { "on" } else { "off" });
+            let dir = inside::path(dir)?;
+            let on = if *sendfile { "on" } else { "off" };
             format!("location /files/ {{ alias {dir}/; sendfile {on}; }}\n")
         }
         None => String::new(),
     };
-    // Its workers have to read what this process wrote for itself.
+    // The workers must be able to read this process's files.
     let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
     let constant = "x".repeat(size);
     // As hoist does it, connections are left to the kernel until something was asked: without

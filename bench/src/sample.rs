@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use hoist_inventory::roster::{Incarnation, Roster};
-use hoist_inventory::{Resource, ResourceKey};
 use hoist_model::document::Document;
 use hoist_model::{BootConfig, Mac, MetadataLayer, Node, NodeId, NodeSpec};
+use hoist_site::roster::{Incarnation, Roster};
+use hoist_site::{Resource, ResourceKey};
 use hoist_store::{Op, Record, Revision, Store, Txn};
 use jiff::Timestamp;
 use serde_json::json;
 
-/// The sizes that the limits speak of.
+/// The sizes to which the limits refer.
 pub(crate) const SITE: u32 = 100_000;
 pub(crate) const LARGE_SITE: u32 = 1_000_000;
 
@@ -26,7 +26,8 @@ pub(crate) fn mac(n: u32, nic: u8) -> Mac {
 pub(crate) fn spec(n: u32) -> NodeSpec {
     let [_, a, b, c] = n.to_be_bytes();
     let slot = n / 4;
-    let (chassis, cabinet) = (slot / 64, slot / 512);
+    let chassis = slot / 64;
+    let cabinet = slot / 512;
     let role = if n.is_multiple_of(64) { "Service" } else { "Compute" };
     let kind = if n.is_multiple_of(64) { "login" } else { "compute" };
     let value = json!({
@@ -78,7 +79,7 @@ pub(crate) fn roster(count: u32) -> Roster {
     Roster::build(Incarnation::new("bench"), 1, 0, nodes)
 }
 
-/// The same with what the nodes boot.
+/// The same with boot configurations.
 pub(crate) fn boot_roster(count: u32) -> Roster {
     let nodes = (0..count).map(|n| Resource::Node(Arc::new(node(n, 1))));
     Roster::build(Incarnation::new("bench"), 1, 0, nodes.chain(boot_configs()))
@@ -107,8 +108,8 @@ pub(crate) fn line(n: u32) -> String {
     text
 }
 
-/// What the nodes boot: the usual configuration, one that most nodes do not get, and one that is
-/// for a single node.
+/// The boot configurations: the usual one, one that most nodes do not get, and one for a single
+/// node.
 pub(crate) fn boot_configs() -> Vec<Resource> {
     let config = |name: &str, selector: &str, kernel: &str| {
         let spec = json!({
@@ -129,7 +130,7 @@ pub(crate) fn boot_configs() -> Vec<Resource> {
     ]
 }
 
-/// What the nodes are told: something of the site, and something of a group.
+/// The metadata layers: one of the site and one of a group.
 pub(crate) fn layers() -> Vec<Resource> {
     let layer = |name: &str, spec: serde_json::Value| {
         let spec = serde_json::from_value(spec).expect("it is written as specs are");
@@ -165,7 +166,7 @@ pub(crate) async fn fill(
     count: u32,
     others: Vec<Resource>,
 ) -> anyhow::Result<()> {
-    hoist_inventory::schema::open(store).await?;
+    hoist_site::schema::open(store).await?;
     let mut ops = Vec::with_capacity(FILL);
     for n in 0..count {
         let Record { key, value, .. } = record(n);
@@ -175,8 +176,8 @@ pub(crate) async fn fill(
         }
     }
     ops.extend(others.into_iter().map(|other| Op::Put(other.key().to_key(), other.to_bytes())));
-    let site = hoist_inventory::record::SiteRevision { revision: 1, horizon: 0 };
-    let key = hoist_inventory::record::revision_key();
+    let site = hoist_site::record::SiteRevision { revision: 1, horizon: 0 };
+    let key = hoist_site::record::revision_key();
     ops.push(Op::Put(key, serde_json::to_vec(&site)?));
     store.commit(Txn { compares: Vec::new(), ops }).await?;
     Ok(())

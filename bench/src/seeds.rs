@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use hoist_server::metadata::key;
+use hoist_server::site_key;
 
 use crate::boot::{self, median};
 use crate::cores::Cores;
@@ -28,7 +28,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let site = dir.path().join("site");
     inside::ask(&["site", &SITE.to_string(), inside::path(&site)?, "embedded"])?;
     let cores = Cores::split()?;
-    let controller = inside::Running::start_on(&site, "embedded", Some(&cores.server))?;
+    let controller = inside::ControllerProcess::start_on(&site, "embedded", Some(&cores.server))?;
     let scripts = boot::write_scripts(dir.path())?;
     let seeds = dir.path().join("seeds");
     fs_err::write(&seeds, paths(&site)?.join("\n"))?;
@@ -37,18 +37,20 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let ask = |paths: &Path| {
         wrk::throughput(&cores, &controller.address, paths, Connections::KeptAlive, SECONDS)
     };
-    // Documents are kept when somebody has asked for them; until then each is rendered.
+    // Documents are cached at their first request; until then each is rendered.
     let first = ask(&seeds)?;
     for _ in 1..WARM_UP {
         ask(&seeds)?;
     }
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
     for _ in 0..ROUNDS {
         ours.push(ask(&seeds)?);
         theirs.push(ask(&scripts)?);
     }
     let ratios = ours.iter().zip(&theirs).map(|(seeds, scripts)| seeds / scripts).collect();
-    let (ours, theirs) = (median(ours), median(theirs));
+    let ours = median(ours);
+    let theirs = median(theirs);
     let row = |what: &str, measured, limit, ours: f64| Row {
         what: format!("documents per second, {what}, beside boot scripts"),
         measured,
@@ -64,7 +66,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
 
 /// Of random nodes, each with its token.
 fn paths(site: &Path) -> Result<Vec<String>> {
-    let key = key::open(site)?;
+    let key = site_key::open(site)?;
     let mut random = Shuffle::new();
     let path = |(n, document): (u32, &str)| {
         let node = sample::node(n, 1);
@@ -75,7 +77,7 @@ fn paths(site: &Path) -> Result<Vec<String>> {
     Ok(nodes.zip(DOCUMENTS.into_iter().cycle()).map(path).collect())
 }
 
-/// Documents are what they should be.
+/// Checks that the documents are correct.
 fn check(address: &str, paths: &Path) -> Result<()> {
     for path in fs_err::read_to_string(paths)?.lines().take(100) {
         let text = boot::fetch(address, path)?;

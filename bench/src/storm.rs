@@ -1,4 +1,4 @@
-//! A whole site at once: bytes for a hundred clients, and scripts for everybody while boot
+//! A whole site at once: bytes for a hundred clients, and scripts for every node while boot
 //! parameters are written and the store goes away.
 
 use std::io::{Read, Write};
@@ -29,16 +29,17 @@ const ROUNDS: usize = 3;
 const THROUGHPUT: Limit = Limit::AtLeast(0.9);
 /// A client that gets nothing for so long gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a hundred clients may add: a chunk and its connection each.
+/// Memory that a hundred clients may add: a chunk and its connection each.
 const FLAT: Limit = Limit::AtMost(64.0);
 
 /// Script, initrd and image for each of a hundred clients at once.
 pub(crate) fn bytes() -> Result<Vec<Row>> {
     let cores = Cores::split()?;
     let dir = tempfile::tempdir()?;
-    let (site, files) = (dir.path().join("site"), dir.path().join("files"));
+    let site = dir.path().join("site");
+    let files = dir.path().join("files");
     inside::ask(&["site", "1000", inside::path(&site)?, "embedded"])?;
-    let controller = inside::Running::start_on(&site, "embedded", Some(&cores.server))?;
+    let controller = inside::ControllerProcess::start_on(&site, "embedded", Some(&cores.server))?;
     let token = fs_err::read_to_string(site.join("admin.token"))?;
     fs_err::create_dir(&files)?;
     let mut ours = vec![format!("/boot/v1/bootscript?mac={}", sample::mac(1, 0))];
@@ -51,7 +52,8 @@ pub(crate) fn bytes() -> Result<Vec<Row>> {
         theirs.push(format!("/files/{name}"));
     }
     let nginx = |sendfile| Nginx::start(&cores, 500, Some(&Files { dir: &files, sendfile }));
-    let (plain, sendfile) = (nginx(false)?, nginx(true)?);
+    let plain = nginx(false)?;
+    let sendfile = nginx(true)?;
     let process = controller.process();
     let before = resident::now(&process)?;
     resident::reset_peak(&process)?;
@@ -120,7 +122,7 @@ fn fetch_all(cores: &Cores, address: &str, paths: &[String]) -> Result<f64> {
 pub(crate) fn fetch(address: &str, paths: &[&str]) -> Result<()> {
     let start = Instant::now();
     let fetched: Vec<Result<u64>> = std::thread::scope(|scope| {
-        let one = || paths.iter().try_fold(Fetching::start(address)?, Fetching::get);
+        let one = || paths.iter().try_fold(Download::start(address)?, Download::get);
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(one)).collect();
         let ended = clients.into_iter().map(|client| client.join().expect("no client panics"));
         ended.map(|client| Ok(client?.bytes)).collect()
@@ -131,12 +133,12 @@ pub(crate) fn fetch(address: &str, paths: &[&str]) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{}", mib / start.elapsed().as_secs_f64())?)
 }
 
-struct Fetching {
+struct Download {
     stream: TcpStream,
     bytes: u64,
 }
 
-impl Fetching {
+impl Download {
     fn start(address: &str) -> Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -146,7 +148,8 @@ impl Fetching {
     fn get(mut self, path: &&str) -> Result<Self> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         self.stream.write_all(request.as_bytes())?;
-        let (mut head, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+        let mut head = Vec::new();
+        let mut buffer = vec![0; 1 << 20];
         let length = loop {
             let count = self.stream.read(&mut buffer[..4096])?;
             ensure!(count > 0, "{path}: the server closed the connection");
@@ -175,14 +178,15 @@ const WRITES: u32 = 10;
 const ASKERS: u32 = 32;
 const STORM_KERNEL: &str = "http://10.0.0.1/images/storm/vmlinuz";
 
-/// Everybody asks once, while boot parameters change and the store is killed half-way.
+/// Every node asks once, while boot parameters change and the store is killed half-way.
 pub(crate) fn scripts() -> Result<Vec<Row>> {
     let cores = Cores::split()?;
     let etcd = EtcdServer::start();
     let dir = tempfile::tempdir()?;
-    let (site, url) = (dir.path().join("site"), etcd.url("storm"));
+    let site = dir.path().join("site");
+    let url = etcd.url("storm");
     inside::ask(&["site", &SITE.to_string(), inside::path(&site)?, &url])?;
-    let controller = inside::Running::start_on(&site, &url, Some(&cores.server))?;
+    let controller = inside::ControllerProcess::start_on(&site, &url, Some(&cores.server))?;
     let token = fs_err::read_to_string(site.join("admin.token"))?;
     let storm = Storm {
         address: &controller.address,
@@ -246,18 +250,18 @@ struct Storm<'a> {
 }
 
 #[derive(Debug, Default)]
-struct Written {
+struct WriteCounts {
     kept: u32,
     rate: f64,
     refused: u32,
 }
 
 impl Storm<'_> {
-    fn write(&self) -> Result<Written> {
+    fn write(&self) -> Result<WriteCounts> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = bulk::client()?;
         let mut random = Shuffle::new();
-        let mut written = Written::default();
+        let mut written = WriteCounts::default();
         let start = Instant::now();
         let mut round = 0;
         while !self.over.load(Ordering::Acquire) {
@@ -317,7 +321,8 @@ impl Storm<'_> {
 fn exchange(stream: &mut TcpStream, mac: &str) -> Result<String> {
     let request = format!("GET /boot/v1/bootscript?mac={mac} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes())?;
-    let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
+    let mut read = Vec::new();
+    let mut buffer = [0; 4096];
     while answer_length(&read)?.is_none_or(|length| read.len() < length) {
         let count = stream.read(&mut buffer)?;
         ensure!(count > 0, "the server closed the connection");

@@ -47,7 +47,8 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     ensure!(few.report["changed"] == changed, "{changed} changed: {}", few.report);
     let touched = site.touched_since(idle.revision)?;
 
-    let (mib, second) = (peak / (1024 * 1024), |cycle: &Cycle| cycle.took.as_secs_f64());
+    let mib = peak / (1024 * 1024);
+    let second = |cycle: &Cycle| cycle.took.as_secs_f64();
     let revisions = |what: &str, from: &Cycle, to: &Cycle, wanted: u64| Row {
         what: what.to_owned(),
         measured: multiple((to.revision - from.revision).abs_diff(wanted), 1),
@@ -86,7 +87,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
 }
 
 struct Site<'r> {
-    _running: inside::Running,
+    _running: inside::ControllerProcess,
     process: String,
     url: String,
     token: String,
@@ -102,7 +103,7 @@ struct Cycle {
 
 impl<'r> Site<'r> {
     fn start(dir: &Path, source: &str, runtime: &'r tokio::runtime::Runtime) -> Result<Self> {
-        let running = inside::Running::importing(dir, source)?;
+        let running = inside::ControllerProcess::importing(dir, source)?;
         let token = fs_err::read_to_string(dir.join("admin.token"))?.trim().to_owned();
         let url = format!("http://{}/inventory/v1", running.address);
         let process = running.process();

@@ -1,4 +1,4 @@
-//! What was measured, beside what was promised.
+//! Measured figures compared with the promised limits.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -9,13 +9,13 @@ pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) measured: f64,
     pub(crate) unit: &'static str,
-    /// `None`: told for interest, nothing was promised.
+    /// `None`: informative only, without a limit.
     pub(crate) limit: Option<Limit>,
-    /// What the figure was made of.
+    /// The inputs of the figure.
     pub(crate) detail: String,
 }
 
-/// What was promised of a figure.
+/// The promised limit of a figure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
     AtMost(f64),
@@ -68,7 +68,7 @@ pub(crate) fn print(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Resu
     writeln!(out)
 }
 
-/// `one` as a multiple of `other`. Bytes and counts are far below what a float holds exactly.
+/// `one` as a multiple of `other`. A float represents byte counts of this size exactly.
 #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any machine has")]
 pub(crate) fn multiple(one: u64, other: u64) -> f64 {
     one as f64 / other as f64

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use hoist_engine::journal::FileJournal;
+use hoist_engine::file_journal::FileJournal;
 use hoist_engine::{Plan, StepId};
 
 use crate::compile;
-use crate::engine::{self, Keeping};
+use crate::engine::{self, JournalCost};
 use crate::stopwatch::{best_of, ratio, time};
 use crate::verdict::{Limit, Row};
 
@@ -78,10 +78,10 @@ fn walk(plan: &Plan) -> usize {
     done
 }
 
-/// With its snapshots, as a controller keeps it; what is read back is there afterwards.
+/// With its snapshots, as a controller keeps it; the file is read back afterwards.
 fn kept(plan: &Arc<Plan>, path: &Path) -> Result<Row> {
     let dir = path.parent().context("a file in a directory")?;
-    let Keeping { ratio, lots, .. } = engine::keep(plan, dir)?;
+    let JournalCost { ratio, lots, .. } = engine::keep(plan, dir)?;
     let mut journal = FileJournal::create(path)?;
     let ours = time(|| engine::run(plan, &mut journal));
     let records = journal.count();

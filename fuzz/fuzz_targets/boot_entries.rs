@@ -1,6 +1,6 @@
 #![no_main]
 
-use hoist_provision::device::efivars::LoadOption;
+use hoist_provision::boot_entries::LoadOption;
 use libfuzzer_sys::fuzz_target;
 
 // What firmware remembers of what it boots.

@@ -1,6 +1,6 @@
 #![no_main]
 
-use hoist_provision::images::Manifest;
+use hoist_provision::manifest::Manifest;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

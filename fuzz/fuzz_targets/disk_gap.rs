@@ -1,19 +1,21 @@
 #![no_main]
 
-use hoist_provision::device::gap::{Gap, GapJournal, Marker, START, backup};
+use hoist_device::metadata_area::{GapJournal, read_marker};
+use hoist_provision::backup;
+use hoist_provision::metadata_area::{MetadataArea, START};
 use libfuzzer_sys::fuzz_target;
 
 /// Of the smallest disk that has a whole one.
 const SIZE: usize = 1024 * 1024;
 
-// What is in the gap: a marker, the journal, and what the disk was before.
+// The metadata area: marker, journal and backup.
 fuzz_target!(|bytes: &[u8]| {
     let mut disk = vec![0; SIZE];
     let start = usize::try_from(START).expect("it is small");
     let length = bytes.len().min(SIZE - start);
     disk[start..start + length].copy_from_slice(&bytes[..length]);
-    let gap = Gap::before(None).expect("a whole gap has room");
-    drop(Marker::read(&disk[..], &gap).expect("it is memory"));
+    let gap = MetadataArea::before(None).expect("an empty disk has room");
+    drop(read_marker(&disk[..], &gap).expect("it is memory"));
     if let Err(error) = GapJournal::peek(&disk[..], &gap) {
         drop(error.to_string());
     }

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use hoist_provision::device::ReadAt;
-use hoist_provision::device::signature::find;
+use hoist_device::signature::find;
+use hoist_provision::read_at::ReadAt;
 use libfuzzer_sys::fuzz_target;
 
 /// Where things stand that somebody looks at lies far apart.

@@ -1,6 +1,6 @@
 #![no_main]
 
-use hoist_provision::device::table::read;
+use hoist_provision::partition_table::read;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|disk: &[u8]| {

@@ -1,9 +1,12 @@
 #![no_main]
 
+use hoist_compat::driver::{Curtin, Ironic, Nailgun};
 use hoist_provision::document::{Wipe, read};
-use hoist_provision::driver::{Confidence, DRIVERS, Options};
+use hoist_provision::driver::{Confidence, DataDriver, Native, Options};
 use libfuzzer_sys::fuzz_target;
 use uuid::Uuid;
+
+const DRIVERS: [&dyn DataDriver; 4] = [&Native, &Ironic, &Nailgun, &Curtin];
 
 fuzz_target!(|text: &[u8]| {
     let options = Options {

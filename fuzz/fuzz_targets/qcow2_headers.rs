@@ -1,6 +1,6 @@
 #![no_main]
 
-use hoist_provision::images::Qcow2Header;
+use hoist_device::images::Qcow2Header;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|start: &[u8]| {

@@ -1,5 +1,5 @@
-//! What apt of this machine is told: its mirrors, and how they are reached. Trees of Debian are made
-//! from the same.
+//! The settings of this machine's apt: its mirrors and how they are reached. Debian trees are made
+//! from the same mirrors.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ const MIRROR: &str = "http://deb.debian.org/debian";
 /// Ways that also work from inside of a tree.
 const WAYS: [&str; 3] = ["http://", "https://", "file:///"];
 
-/// What is behind `Acquire::` and says how mirrors are reached, rather than what is fetched.
+/// Settings below `Acquire::` that describe the connection to mirrors.
 const REACHED_BY: [&str; 5] = ["Check-Valid-Until", "ftp", "http", "https", "Retries"];
 
 /// The archive that packages come from, whatever the release.

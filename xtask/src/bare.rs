@@ -15,10 +15,10 @@ use anyhow::{Context, Result, ensure};
 use crate::setup::as_root;
 use crate::{apt, root, run_command, say, setup, shown_path};
 
-/// What a user brings besides cargo.
+/// Packages that a user must install besides cargo.
 const PACKAGES: &str = "gcc,libc6-dev,make,ca-certificates";
 
-/// What cargo is told, and how it reaches the network. Everything else of our environment stays here.
+/// Variables of cargo and of the network connection. No other variable is passed on.
 const PASSED_ON: [&str; 11] = [
     "CARGO_INCREMENTAL",
     "CARGO_NET_OFFLINE",
@@ -33,8 +33,8 @@ const PASSED_ON: [&str; 11] = [
     "HTTPS_PROXY",
 ];
 
-/// Runs as the first process of its namespaces: mounts, enters the tree, and ends what daemons leave
-/// behind. It must not become the job itself, or nobody would wait for orphans.
+/// Runs as the init process of its namespaces: mounts, enters the tree, and ends leftover daemons.
+/// It must not become the job itself, or orphans would not be reaped.
 const ENTER: &str = r#"
 set -eu
 cp -L /etc/resolv.conf /etc/hosts "$ROOT/etc/"
@@ -78,7 +78,7 @@ impl Job {
         }
     }
 
-    /// Setup, and then what it was for.
+    /// Setup, followed by its purpose.
     fn commands(self) -> &'static str {
         match self {
             Self::Demo => "make demo",
@@ -140,7 +140,8 @@ impl Place {
     /// Unless there is one that was made of the same.
     fn make_tree(&self) -> Result<()> {
         let release = release()?;
-        let (sources, options) = (apt::sources()?, apt::options()?);
+        let sources = apt::sources()?;
+        let options = apt::options()?;
         let made_of =
             format!("{release}\n{PACKAGES}\n{}\n", [&sources[..], &options].concat().join("\n"));
         let label = self.directory.join("tree.made-of");

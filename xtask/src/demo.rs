@@ -23,13 +23,13 @@ const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How a look at a run ends that was taken back.
+/// Exit code of showing a run that was undone.
 const STOPPED: i32 = 8;
 
 /// How a comparison ends that has found a difference.
 const DIFFERS: i32 = 1;
 
-/// How a look at something ends that is under way.
+/// Exit code of showing something unfinished.
 const WAITS: i32 = 4;
 
 /// How a dry run ends that has found something to do.
@@ -162,7 +162,8 @@ struct Site {
 impl Site {
     /// Its data is below `place`; commands are run in `directory`.
     fn start(hoist: PathBuf, place: &Path, directory: &Path, more: &[&str]) -> Result<Self> {
-        let (data_dir, log) = (place.join("data"), place.join("log"));
+        let data_dir = place.join("data");
+        let log = place.join("log");
         let output = fs_err::File::create(&log)?;
         let mut command = command(&hoist, directory, &data_dir);
         // Port 0: any free one. The controller leaves the real ones in its data directory.

@@ -59,11 +59,11 @@ fn run(arguments: &[&str]) -> Result<()> {
             say(USAGE);
             Ok(())
         }
-        other => bail!("there is no job `{}`\n{USAGE}", other.join(" ")),
+        other => bail!("unknown job `{}`\n{USAGE}", other.join(" ")),
     }
 }
 
-/// The one place that prints. A reader who has gone is no reason to stop half-way.
+/// The one place that prints. A closed output must not stop the work.
 fn say(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stdout(), "{}", text.as_ref());
 }
@@ -86,7 +86,7 @@ fn cargo() -> Command {
     command
 }
 
-/// Says what is run, runs it, and fails if it fails.
+/// Prints the command, runs it, and fails if it fails.
 fn run_command(command: &mut Command) -> Result<()> {
     run_ending(command, 0)
 }
@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn every_example_is_a_valid_file_of_documents() {
-        let (mut seen, mut folders) = (0, vec![root().join("examples")]);
+        let mut seen = 0;
+        let mut folders = vec![root().join("examples")];
         while let Some(folder) = folders.pop() {
             for entry in fs_err::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();

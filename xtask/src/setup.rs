@@ -26,12 +26,12 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
 /// What only the tests use.
-const TEST: [Need; 29] = [
+const TEST: [Need; 30] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "pg_isready", package: "postgresql", elsewhere: POSTGRES },
-    // Runs PostgreSQL as somebody else when the tests run as root.
+    // Runs PostgreSQL as another user when the tests run as root.
     Need { file: "setpriv", package: "util-linux", elsewhere: &[] },
     // Ends controllers as an operator would.
     Need { file: "kill", package: "procps", elsewhere: &[] },
@@ -44,7 +44,13 @@ const TEST: [Need; 29] = [
     Need { file: "patch", package: "patch", elsewhere: &[] },
     Need { file: "puppet", package: "puppet-agent", elsewhere: &["/opt/puppetlabs/bin"] },
     Need { file: "ansible-playbook", package: "ansible-core", elsewhere: &[] },
-    // Disks, and what others say about ours.
+    // Another reader of the task files that imports write.
+    Need {
+        file: "yaml/__init__.py",
+        package: "python3-yaml",
+        elsewhere: &["/usr/lib/python3/dist-packages"],
+    },
+    // Disks, and other programs' view of ours.
     Need { file: "losetup", package: "mount", elsewhere: SBIN },
     Need { file: "partx", package: "util-linux", elsewhere: SBIN },
     Need { file: "sgdisk", package: "gdisk", elsewhere: SBIN },
@@ -61,12 +67,12 @@ const TEST: [Need; 29] = [
     Need { file: "lvm", package: "lvm2", elsewhere: SBIN },
     // What archives of plug-ins are unpacked with.
     Need { file: "cpio", package: "cpio", elsewhere: &[] },
-    // What others say about programs of the firmware that we put together.
+    // Other programs' view of the firmware programs that we build.
     Need { file: "objcopy", package: "binutils", elsewhere: &[] },
     Need { file: "strip", package: "binutils", elsewhere: &[] },
 ];
 
-/// What the example of a deployment runs on its nodes, and plug-ins that are examples.
+/// Programs of the example deployment and of the example plug-ins.
 const EXAMPLES: [Need; 2] = [
     Need { file: "python3", package: "python3", elsewhere: &[] },
     // `python3-minimal` has the program, and not the library.
@@ -114,7 +120,7 @@ const CLIENTS: [Need; 3] = [
     Need { file: "ip", package: "iproute2", elsewhere: &["/usr/sbin", "/sbin"] },
 ];
 
-/// What the benchmarks compare us with.
+/// The peers in the benchmarks.
 const BENCH: [Need; 8] = [
     Need { file: "nginx", package: "nginx-light", elsewhere: &["/usr/sbin"] },
     Need { file: "wrk", package: "wrk", elsewhere: &[] },
@@ -166,7 +172,7 @@ pub(crate) fn demo() -> Result<()> {
     ensure("setup-demo", needs, Guest::Needed)
 }
 
-/// What the trees of [`crate::bare`] are made and entered with.
+/// Programs for making and entering the trees of [`crate::bare`].
 pub(crate) fn bare() -> Result<()> {
     ensure("setup-bare", &CLIENTS, Guest::NotNeeded)
 }
@@ -237,7 +243,8 @@ fn unpack_guest() -> Result<()> {
         fs_err::remove_dir_all(&partial)?;
     }
     fs_err::create_dir_all(&partial)?;
-    // Whoever we are, `apt-get download` needs no rights, and then cannot use its own user.
+    // For every user: `apt-get download` needs no rights, and apt cannot switch to its own user
+    // without them.
     let mut download = Command::new("apt-get");
     download.args(["-qq", "-o", "APT::Sandbox::User=root", "download", &kernel, BUSYBOX]);
     run_command(download.current_dir(&partial))?;
@@ -277,7 +284,7 @@ fn make_tree(release: &str) -> Result<()> {
 fn newest_kernel() -> Result<String> {
     let hint = || format!("no package `{KERNEL}`; the virtual machines need Debian for amd64");
     if !is_program("apt-get") {
-        bail!("there is no apt-get; {}", hint());
+        bail!("apt-get is not installed; {}", hint());
     }
     if let Some(kernel) = dependency(KERNEL)? {
         return Ok(kernel);
@@ -312,12 +319,12 @@ fn directories(pattern: &str) -> Vec<PathBuf> {
 
 fn install(packages: &[&str]) -> Result<()> {
     if !is_program("apt-get") {
-        bail!("there is no apt-get; install these by hand: {}", packages.join(" "));
+        bail!("apt-get is not installed; install these by hand: {}", packages.join(" "));
     }
     let quiet: Vec<&str> = SERVICES.into_iter().filter(|unit| !is("is-active", unit)).collect();
     let dull: Vec<&str> = SERVICES.into_iter().filter(|unit| !is("is-enabled", unit)).collect();
 
-    // Somebody else's policy stays; then services may start, and are stopped below.
+    // A foreign policy stays; then services may start, and are stopped below.
     let ours = !Path::new(POLICY).exists();
     if ours {
         let script = format!("printf '#!/bin/sh\\nexit 101\\n' > {POLICY} && chmod 755 {POLICY}");
@@ -344,7 +351,7 @@ fn update_and_install(packages: &[&str]) -> Result<()> {
     run_command(as_root("apt-get").args(["update", "-qq"]))?;
     let mut install = as_root("env");
     install.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y"]);
-    // Hundreds of lines say what is unpacked; what goes wrong is told on the other stream.
+    // Standard output has hundreds of lines about unpacking; errors go to standard error.
     run_command(install.arg("--no-install-recommends").args(packages).stdout(Stdio::null()))
 }
 

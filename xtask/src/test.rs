@@ -10,10 +10,10 @@ mod transcript;
 
 use std::fmt::Write as _;
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use parking_lot::Mutex;
 
 use crate::{cargo, root, run_command, say, setup};
 use program::{Outcome, Program, TestResult};
@@ -51,6 +51,7 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
 
     run_command(cargo().arg("test").args(KINDS).arg("--no-run"))?;
     let programs = program::built(KINDS)?;
+    smoke::check_names(&programs)?;
     part_ended("build");
 
     let mut results = run_all(programs, extent)?;
@@ -74,7 +75,7 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
 fn run_all(programs: Vec<Program>, extent: Extent) -> Result<Vec<TestResult>> {
     let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let queue = Mutex::new(programs.into_iter());
-    let next = || queue.lock().expect("no worker panics while it holds the queue").next();
+    let next = || queue.lock().next();
     let work = || -> Result<Vec<TestResult>> {
         let mut results = Vec::new();
         while let Some(program) = next() {
@@ -139,10 +140,15 @@ impl<'a> Summary<'a> {
         for result in &self.failed {
             let _ = writeln!(text, "\nfailed twice: {}", result.title());
         }
+        let skipped: Vec<_> = self.results.iter().filter_map(skip_line).collect();
+        for line in &skipped {
+            let _ = writeln!(text, "{line}");
+        }
         let count =
             |outcome: &Outcome| self.results.iter().filter(|r| r.outcome == *outcome).count();
         let passed = count(&Outcome::Passed) + self.flaky.len();
-        let (failed, skipped) = (self.failed.len(), count(&Outcome::Ignored));
+        let failed = self.failed.len();
+        let skipped = count(&Outcome::Ignored) + skipped.len();
         let _ = write!(text, "\n{passed} passed, {failed} failed, {skipped} skipped\n");
         text
     }
@@ -163,6 +169,12 @@ impl<'a> Summary<'a> {
         );
         Ok(())
     }
+}
+
+/// A test that skipped itself, with its reason.
+fn skip_line(result: &TestResult) -> Option<String> {
+    let Outcome::Skipped { reason } = &result.outcome else { return None };
+    Some(format!("SKIPPED {}: {reason}", result.title()))
 }
 
 /// The environment of a full run.
@@ -250,6 +262,15 @@ mod tests {
         results.push(flaky("one_too_many"));
         let error = Summary::of(&results).verdict().unwrap_err().to_string();
         assert!(error.starts_with("6 tests failed and passed alone"), "{error}");
+    }
+
+    #[test]
+    fn skipped_tests_are_listed_with_their_reason() {
+        let reason = "no second address".to_owned();
+        let results = [result("lonely", Outcome::Skipped { reason })];
+        let text = Summary::of(&results).text();
+        assert!(text.contains("SKIPPED suite lonely: no second address\n"), "{text}");
+        assert!(text.ends_with("\n0 passed, 0 failed, 1 skipped\n"), "{text}");
     }
 
     #[test]

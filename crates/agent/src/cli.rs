@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line of the agent: subcommands, options and their help texts. No behaviour.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub(crate) const PLUGINS: &str = "/usr/lib/hoist/plugins";
 #[command(
     name = "hoist-agent",
     version,
-    about = "Makes the disks of this machine what a document says",
+    about = "Provisions the disks of this machine from a document",
     long_about = "hoist-agent makes the disks of this machine what a document says.\n\nNothing is \
         written until everything was checked and planned against the real disks, and only disks \
         that the document names are ever written to.",
@@ -43,7 +43,7 @@ pub(crate) enum Output {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what this machine has
+    /// Show the hardware of this machine
     #[command(after_help = "Examples:\n  hoist-agent facts\n  \
         hoist-agent facts -o json | jq '.disks[].serial'")]
     Facts,
@@ -53,51 +53,51 @@ pub(crate) enum Command {
     /// also if it is an input of another program.
     #[command(after_help = "Examples:\n  hoist-agent validate -f node.yaml\n  \
         hoist-agent validate -f provision.json --driver nailgun --node n1 -o json")]
-    Validate(Wanted),
-    /// Show what would be done, and do nothing
+    Validate(DocumentArgs),
+    /// Show the plan without changing anything
     ///
-    /// Ends with 0 if there is nothing to do, with 20 if there is, with 3 if a rule forbids it and
-    /// with 2 if the document is wrong.
+    /// Exits with 0 if there is nothing to do, with 20 if there is, with 3 if a rule forbids the
+    /// plan and with 2 if the document is invalid.
     #[command(after_help = "Examples:\n  hoist-agent plan -f node.yaml\n  \
         hoist-agent plan -f node.yaml --only images -o json\n  \
         hoist-agent plan -f provision.json --driver nailgun --node n1 --wipe any")]
-    Plan(Wanted),
-    /// Do it
+    Plan(DocumentArgs),
+    /// Apply the document to this machine
     ///
-    /// What an earlier attempt has done is not done again. If it was cut off, it goes on from there.
+    /// Steps that an earlier attempt finished are not repeated. An interrupted attempt is resumed.
     #[command(after_help = "Examples:\n  hoist-agent apply -f node.yaml\n  \
         hoist-agent apply -f node.yaml --plan 3f9c…\n  \
         hoist-agent apply -f node.yaml --only disks --dry-run\n  \
         hoist-agent apply -f node.yaml --secrets secrets\n  \
         hoist-agent apply -f node.yaml --only report,reboot")]
     Apply(ApplyArgs),
-    /// See whether everything is as the document says
+    /// Verify that the machine matches the document
     ///
-    /// Ends with 0 if it is and with 1 if it is not.
+    /// Exits with 0 if it does and with 1 if it does not.
     #[command(after_help = "Examples:\n  hoist-agent verify -f node.yaml")]
-    Verify(Wanted),
-    /// Put back what the disks were before the document was applied
+    Verify(DocumentArgs),
+    /// Restore the disks to their state before the document was applied
     ///
-    /// Their tables and what is beside them, as long as what these speak of was not overwritten;
-    /// otherwise nothing is done, and it ends with 3.
+    /// Restores the partition tables and the metadata beside them, as long as the data they refer
+    /// to was not overwritten; otherwise nothing is changed and the exit code is 3.
     #[command(after_help = "Examples:\n  hoist-agent undo -f node.yaml --dry-run\n  \
         hoist-agent undo -f node.yaml")]
     Undo(UndoArgs),
-    /// Ask a controller what to do, do it, and say what came of it
+    /// Fetch the job from a controller, carry it out and report the outcome
     ///
-    /// What the image runs that `hoist agent image` makes. Whom to ask, as which node and with which
-    /// token, is read from the kernel command line, or from a file that is written like it:
+    /// The image made by `hoist agent image` runs this command. Controller, node and token are read
+    /// from the kernel command line, or from a file of the same form:
     /// `hoist.server=https://HOST:PORT hoist.node=ID hoist.token=TOKEN`.
     #[command(
-        after_help = "Examples:\n  hoist-agent provision --command-line orders --ca ca.pem --stay\n  \
-        hoist-agent provision --command-line orders --ca ca.pem --dry-run\n\nWithout --stay the \
+        after_help = "Examples:\n  hoist-agent provision --command-line arguments --ca ca.pem --stay\n  \
+        hoist-agent provision --command-line arguments --ca ca.pem --dry-run\n\nWithout --stay the \
         machine is restarted when the controller says so."
     )]
     Provision(ProvisionArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Wanted {
+pub(crate) struct DocumentArgs {
     /// The document, or `-` for standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
@@ -105,36 +105,37 @@ pub(crate) struct Wanted {
     /// and `reboot`
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// Who reads the document: `hoist`, `bareon-ironic`, `nailgun`, `curtin`, or the file
-    /// `hoist-driver-NAME` of the plug-in directory; otherwise whoever of hoist's own knows it
+    /// Driver that reads the document: `hoist`, `bareon-ironic`, `nailgun`, `curtin`, or the file
+    /// `hoist-driver-NAME` of the plug-in directory; by default the built-in driver that recognizes
+    /// it
     #[arg(long, value_name = "NAME")]
     pub(crate) driver: Option<String>,
-    /// Where plug-ins are: `hoist-action-NAME` and `hoist-driver-NAME`
+    /// Directory of plug-ins: `hoist-action-NAME` and `hoist-driver-NAME`
     #[arg(long, value_name = "DIR", default_value = PLUGINS)]
     pub(crate) plugins: PathBuf,
-    /// Where secrets are that the document refers to: `secret://NAME` is the file NAME there
+    /// Directory of the secrets that the document refers to: `secret://NAME` is the file NAME
     #[arg(long, value_name = "DIR")]
     pub(crate) secrets: Option<PathBuf>,
-    /// Who may vouch for servers, as PEM; otherwise those of this system
+    /// Trusted authorities of servers, as PEM; by default those of this system
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) foreign: Foreign,
 }
 
-/// What inputs of others do not say themselves. Hoist's own documents do, and pass it over.
+/// Values that foreign documents lack. Native documents have them and ignore these options.
 #[derive(Debug, Args)]
 pub(crate) struct Foreign {
-    /// Which node this is, for an input of another program
+    /// Id of this node, for a foreign document
     #[arg(long, value_name = "ID")]
     pub(crate) node: Option<String>,
-    /// Which installation this is, for an input of another program; otherwise the input decides
+    /// Id of this installation, for a foreign document; by default derived from its content
     #[arg(long, value_name = "UUID")]
     pub(crate) txn: Option<Uuid>,
-    /// Take disks by their kernel names alone, for an input of another program
+    /// Accept disks named only by their kernel names, for a foreign document
     #[arg(long)]
     pub(crate) allow_kernel_names: bool,
-    /// What may be destroyed on the disks that an input of another program names: kinds, or `any`
+    /// Kinds of content that may be destroyed on the disks named by a foreign document, or `any`
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) wipe: Vec<String>,
 }
@@ -142,32 +143,32 @@ pub(crate) struct Foreign {
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
-    pub(crate) wanted: Wanted,
-    /// The plan that was looked at; if it would be another one now, nothing is done
+    pub(crate) document: DocumentArgs,
+    /// Hash of the reviewed plan; if the plan would differ now, nothing is changed
     #[arg(long, value_name = "HASH")]
     pub(crate) plan: Option<String>,
-    /// Show what would be done, and do nothing
+    /// Show the plan without changing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ProvisionArgs {
-    /// Where the orders are
+    /// File with the kernel arguments
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     pub(crate) command_line: PathBuf,
     /// The authority of the controllers, as PEM
     #[arg(long, value_name = "FILE", default_value = "/etc/hoist/ca.pem")]
     pub(crate) ca: PathBuf,
-    /// Load drivers and set up the network before, as in an image
+    /// Load drivers and set up the network first, as in an image
     #[arg(long)]
     pub(crate) bring_up: bool,
-    /// Carry out one order and end; the machine stays on
+    /// Carry out one job and exit; the machine stays on
     #[arg(long)]
     pub(crate) stay: bool,
-    /// Take the order, show what would be done, and do nothing
+    /// Fetch the job and show its plan without changing anything
     ///
-    /// The controller learns that the order was taken, and nothing else.
+    /// The controller learns that the job was fetched, and nothing else.
     #[arg(long, conflicts_with = "stay")]
     pub(crate) dry_run: bool,
 }
@@ -175,8 +176,8 @@ pub(crate) struct ProvisionArgs {
 #[derive(Debug, Args)]
 pub(crate) struct UndoArgs {
     #[command(flatten)]
-    pub(crate) wanted: Wanted,
-    /// Say what could be put back, and do nothing
+    pub(crate) document: DocumentArgs,
+    /// List the disks that can be restored without changing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -1,20 +1,25 @@
-//! The commands.
+//! The commands of a manual run. `provision` has the command that works with a controller.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use hoist_device::apply::{self, ApplyError, ApplyOutcome, Listener};
+use hoist_device::images::Progress;
+use hoist_device::observe::observe;
+use hoist_device::probe::Machine;
+use hoist_device::{RunInputs, undo};
+use hoist_diagnostic::chain;
 use hoist_model::Exit;
-use hoist_provision::actions::erase::Report;
-use hoist_provision::device::probe::Machine;
 use hoist_provision::document::{Bytes, Document, Id};
 use hoist_provision::facts::{DiskFacts, Facts};
-use hoist_provision::images::Progress;
-use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, Shown, decide, look};
+use hoist_provision::plan::{PlanView, ProvisionPlan, decide};
+use hoist_provision::steps::erase::Report;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
-use crate::cli::{ApplyArgs, Output, UndoArgs, Wanted};
-use crate::ending::Ending;
-use crate::failure::{Failure, chain};
+use crate::cli::{ApplyArgs, DocumentArgs, Output, UndoArgs};
+use crate::failure::Failure;
+use crate::final_actions::FinalActions;
 use crate::input;
 use crate::provision::reporting;
 
@@ -31,88 +36,94 @@ pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
     Ok(if is_whole { Exit::Done } else { Exit::Degraded })
 }
 
-pub(crate) fn validate(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (document, _) = input::wanted(wanted)?;
+pub(crate) fn validate(args: &DocumentArgs, output: Output) -> Result<Exit, Failure> {
+    let (document, _) = input::load(args)?;
     match output {
         Output::Json => print_json(&document)?,
-        Output::Text => writeln!(io::stdout(), "the document is without fault")?,
+        Output::Text => writeln!(io::stdout(), "the document is valid")?,
     }
     Ok(Exit::Done)
 }
 
-pub(crate) fn plan(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (document, given) = input::wanted(wanted)?;
-    let ending = Ending::of(&document, &given)?;
-    let decision = decided(&whole(&document, &ending), &given)?;
-    let (afterwards, is_all) = (ending.words(), ending.is_all);
+pub(crate) fn plan(args: &DocumentArgs, output: Output) -> Result<Exit, Failure> {
+    let (document, given) = input::load(args)?;
+    let finals = FinalActions::of(&document, &given)?;
+    let decision = decided(&whole(&document, &finals), &given)?;
+    let afterwards = finals.descriptions();
+    let is_all = finals.is_all;
     if output == Output::Json {
         #[derive(Serialize)]
-        struct Planned<'a> {
+        struct PlanOutput<'a> {
             #[serde(flatten)]
-            shown: Shown<'a>,
+            shown: PlanView<'a>,
             afterwards: &'a [String],
         }
-        print_json(&Planned { shown: decision.show(), afterwards: &afterwards })?;
+        print_json(&PlanOutput { shown: decision.show(), afterwards: &afterwards })?;
     } else {
         if !is_all {
             write!(io::stdout(), "{decision}")?;
         }
-        for word in &afterwards {
-            writeln!(io::stdout(), "afterwards: {word}")?;
+        for action in &afterwards {
+            writeln!(io::stdout(), "afterwards: {action}")?;
         }
     }
-    let is_nothing = decision.is_settled() && !is_all;
-    Ok(if is_nothing { Exit::Done } else { Exit::WouldChange })
+    let has_no_effect = decision.is_settled() && !is_all;
+    Ok(if has_no_effect { Exit::Done } else { Exit::WouldChange })
 }
 
 pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     if args.dry_run {
-        return plan(&args.wanted, output);
+        return plan(&args.document, output);
     }
-    let (document, given) = input::wanted(&args.wanted)?;
-    let ending = Ending::of(&document, &given)?;
-    if ending.is_all {
-        return end(&document, &given, &ending);
+    let (document, given) = input::load(&args.document)?;
+    let finals = FinalActions::of(&document, &given)?;
+    if finals.is_all {
+        return run_final_actions(&document, &given, &finals);
     }
     let decision = decided(&document, &given).inspect_err(|failure| {
         if let Failure::Found(found) = failure {
-            tell(&ending, &document, &reporting::refused(found));
+            send_report(&finals, &document, &reporting::refused(found));
         }
     })?;
     let wanted = args.plan.as_deref();
-    let (machine, listener) = (Machine::here(), Arc::new(OnTerminal::default()));
+    let machine = Machine::here();
+    let listener = Arc::new(OnTerminal::default());
     let to = Arc::clone(&listener);
     let with_erased = |report: hoist_api::provision::Report| {
         let erased = listener.erased().iter().map(reporting::erasure).collect();
         hoist_api::provision::Report { erased, ..report }
     };
-    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, to).inspect_err(
-        |error| tell(&ending, &document, &with_erased(reporting::failed(&decision, error, false))),
-    )?;
-    let told = ending.tell(&document, &with_erased(reporting::applied(&decision, applied)));
-    // Nothing but this says what was erased, whoever else does not hear of it.
-    let untold = told.as_ref().err();
-    say(&decision, applied, (listener.erased().clone(), untold), output)?;
-    if let Some(failure) = untold {
-        // Programs have it already, in the one document that they read.
+    let report_failure = |error: &ApplyError| {
+        let report = with_erased(reporting::failed(&decision, error, false));
+        send_report(&finals, &document, &report);
+    };
+    let applied = apply::apply(&document, &decision, &machine, &given, wanted, to)
+        .inspect_err(report_failure)?;
+    let sent = finals.send_report(&document, &with_erased(reporting::applied(&decision, applied)));
+    // This output is the only record of the erasures when the report could not be sent.
+    let unsent = sent.as_ref().err();
+    print_applied(&decision, applied, listener.erased().clone(), unsent, output)?;
+    if let Some(failure) = unsent {
+        // The JSON output already contains the failure.
         failure.print(Output::Text);
         return Ok(failure.exit());
     }
-    ending.end()?;
+    finals.restart()?;
     Ok(Exit::Done)
 }
 
-/// What was done, and what went wrong afterwards.
-fn say(
-    decision: &Decision,
-    applied: Applied,
-    (erased, untold): (Vec<Report>, Option<&Failure>),
+/// Prints the outcome of the apply, with any failure that followed it.
+fn print_applied(
+    decision: &ProvisionPlan,
+    applied: ApplyOutcome,
+    erased: Vec<Report>,
+    unsent: Option<&Failure>,
     output: Output,
 ) -> Result<(), Failure> {
     match output {
         Output::Json => {
             #[derive(Serialize)]
-            struct Ended<'a> {
+            struct ApplyOutput<'a> {
                 hash: &'a str,
                 changed: bool,
                 resumed: bool,
@@ -121,48 +132,55 @@ fn say(
                 #[serde(skip_serializing_if = "Vec::is_empty")]
                 problems: Vec<serde_json::Value>,
             }
-            let problems = untold.map(Failure::problems).unwrap_or_default();
-            let resumed = applied == Applied::Done { resumed: true };
-            let changed = applied != Applied::Nothing;
-            print_json(&Ended { hash: decision.hash(), changed, resumed, erased, problems })?;
+            let problems = unsent.map(Failure::problems).unwrap_or_default();
+            let resumed = applied == ApplyOutcome::Done { resumed: true };
+            let changed = applied != ApplyOutcome::Nothing;
+            print_json(&ApplyOutput { hash: decision.hash(), changed, resumed, erased, problems })?;
         }
         Output::Text => {
-            let said = match applied {
-                Applied::Nothing => "nothing to do: everything is as the document says",
-                Applied::Done { resumed: true } => "done, from where it had been cut off",
-                Applied::Done { resumed: false } => "done",
+            let message = match applied {
+                ApplyOutcome::Nothing => "nothing to do: the machine matches the document",
+                ApplyOutcome::Done { resumed: true } => "done; resumed an interrupted run",
+                ApplyOutcome::Done { resumed: false } => "done",
             };
-            writeln!(io::stdout(), "{said}")?;
+            writeln!(io::stdout(), "{message}")?;
         }
     }
     Ok(())
 }
 
-/// What did not come to its end has a reason that matters more than who hears of it.
-fn tell(ending: &Ending, document: &Document, report: &hoist_api::provision::Report) {
-    if let Err(failure) = ending.tell(document, report) {
+/// Reports a failed apply. A failure to report is only printed: the failure of the apply itself is
+/// the one that must be returned.
+fn send_report(finals: &FinalActions, document: &Document, report: &hoist_api::provision::Report) {
+    if let Err(failure) = finals.send_report(document, report) {
         eprintln!("warning: {}", chain(&failure));
     }
 }
 
-/// Only what follows: told is how it looks now.
-fn end(document: &Document, given: &Given, ending: &Ending) -> Result<Exit, Failure> {
-    let document = whole(document, ending);
+/// Runs only the final actions: the report states the disks as they are now.
+fn run_final_actions(
+    document: &Document,
+    given: &RunInputs,
+    finals: &FinalActions,
+) -> Result<Exit, Failure> {
+    let document = whole(document, finals);
     let report = match decided(&document, given) {
-        Ok(decision) if decision.is_settled() => reporting::applied(&decision, Applied::Nothing),
-        Ok(decision) => reporting::otherwise(&decision),
+        Ok(decision) if decision.is_settled() => {
+            reporting::applied(&decision, ApplyOutcome::Nothing)
+        }
+        Ok(decision) => reporting::differs(&decision),
         Err(Failure::Found(found)) => reporting::refused(&found),
         Err(failure) => return Err(failure),
     };
-    ending.tell(&document, &report)?;
-    ending.end()?;
+    finals.send_report(&document, &report)?;
+    finals.restart()?;
     Ok(Exit::Done)
 }
 
-/// Where nothing is asked for but what follows, it follows what the whole document says.
-fn whole(document: &Document, ending: &Ending) -> Document {
+/// If only final actions are selected, they refer to the state described by the whole document.
+fn whole(document: &Document, finals: &FinalActions) -> Document {
     let mut document = document.clone();
-    if ending.is_all
+    if finals.is_all
         && let Some(flow) = &mut document.sections.flow
     {
         flow.actions.clear();
@@ -170,8 +188,8 @@ fn whole(document: &Document, ending: &Ending) -> Document {
     document
 }
 
-pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (document, given) = input::wanted(wanted)?;
+pub(crate) fn verify(args: &DocumentArgs, output: Output) -> Result<Exit, Failure> {
+    let (document, given) = input::load(args)?;
     let decision = decided(&document, &given)?;
     match output {
         Output::Json => print_json(&decision.show())?,
@@ -181,36 +199,36 @@ pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn undo(args: &UndoArgs, output: Output) -> Result<Exit, Failure> {
-    let (document, _) = input::wanted(&args.wanted)?;
+    let (document, _) = input::load(&args.document)?;
     let machine = Machine::here();
-    let undoing = pipeline::plan_undo(&document, &machine, &[]).map_err(Failure::Found)?;
+    let undoing = undo::plan_undo(&document, &machine, &[]).map_err(Failure::Found)?;
     let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();
     if !args.dry_run {
-        pipeline::undo(&undoing, &machine)?;
+        undo::undo(&undoing, &machine)?;
     }
     match output {
         Output::Json => {
             #[derive(Serialize)]
-            struct Undone {
+            struct UndoOutput {
                 disks: Vec<String>,
                 changed: bool,
             }
             let changed = !disks.is_empty() && !args.dry_run;
-            print_json(&Undone { disks, changed })?;
+            print_json(&UndoOutput { disks, changed })?;
         }
         Output::Text if disks.is_empty() => {
-            writeln!(io::stdout(), "nothing to put back: no disk is of this transaction")?;
+            writeln!(io::stdout(), "nothing to undo: no disk belongs to this transaction")?;
         }
         Output::Text => {
-            let word = if args.dry_run { "can be put back" } else { "put back" };
-            writeln!(io::stdout(), "{word}: {}", disks.join(", "))?;
+            let result = if args.dry_run { "can be restored" } else { "restored" };
+            writeln!(io::stdout(), "{result}: {}", disks.join(", "))?;
         }
     }
     Ok(Exit::Done)
 }
 
-fn decided(document: &Document, given: &Given) -> Result<Decision, Failure> {
-    let seen = look(document, &Machine::here(), given);
+fn decided(document: &Document, given: &RunInputs) -> Result<ProvisionPlan, Failure> {
+    let seen = observe(document, &Machine::here(), given);
     decide(document, &seen).map_err(Failure::Found)
 }
 
@@ -247,7 +265,7 @@ fn shown_disk(disk: &DiskFacts) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Says on standard error how it goes.
+/// Prints progress on standard error.
 #[derive(Default)]
 struct OnTerminal {
     erased: Mutex<Vec<Report>>,
@@ -255,7 +273,7 @@ struct OnTerminal {
 
 impl OnTerminal {
     fn erased(&self) -> MutexGuard<'_, Vec<Report>> {
-        self.erased.lock().unwrap_or_else(PoisonError::into_inner)
+        self.erased.lock()
     }
 }
 
@@ -272,7 +290,7 @@ impl Listener for OnTerminal {
     fn erased(&self, report: &Report) {
         let Report { disk, evidence, reason, .. } = report;
         match reason {
-            None => eprintln!("  {disk}: erased, {} places were read back", evidence.samples),
+            None => eprintln!("  {disk}: erased; {} samples read back", evidence.samples),
             Some(reason) => eprintln!("  {disk}: not erased: {reason}"),
         }
         OnTerminal::erased(self).push(report.clone());

@@ -1,13 +1,13 @@
-//! Why a command did not do what it should, and which exit code says so.
+//! Failures of the agent's commands and the exit code of each.
 
-use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use hoist_device::OpenError;
+use hoist_device::apply::ApplyError;
+use hoist_diagnostic::chain;
 use hoist_model::Exit;
-use hoist_provision::device::OpenError;
-use hoist_provision::diagnostic::{Class, Diagnostic};
-use hoist_provision::pipeline::ApplyError;
+use hoist_provision::diagnostic::{Class, ProvisionDiagnostic};
 use serde_json::{Value, json};
 
 use crate::cli::Output;
@@ -19,8 +19,8 @@ use crate::provision::NoAuthority;
 pub(crate) enum Failure {
     #[error("cannot read `{path}`; name a document with -f")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{} thing(s) forbid it; nothing was written", .0.len())]
-    Found(Vec<Diagnostic>),
+    #[error("refused for {} reason(s); nothing was written", .0.len())]
+    Found(Vec<ProvisionDiagnostic>),
     #[error(transparent)]
     Apply(#[from] ApplyError),
     #[error("cannot print")]
@@ -31,32 +31,23 @@ pub(crate) enum Failure {
     NoAuthority(#[from] NoAuthority),
     #[error(transparent)]
     Network(#[from] NetworkError),
-    #[error("cannot switch the machine off or on")]
+    #[error("cannot restart or power off the machine")]
     Power(#[source] io::Error),
-    #[error("the order was not carried out; {0}")]
+    #[error("the job failed: {0}")]
     NotDone(String),
     #[error("cannot read secret `{path}`{hint}")]
     Secret { path: PathBuf, hint: &'static str, source: Option<io::Error> },
-    #[error("`{url}` was not told: {reason}; `hoist-agent apply --only report` tells it how it is")]
-    NotTold { url: String, reason: String },
-}
-
-/// An error with everything that led to it, in one line.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
+    #[error(
+        "cannot send the report to `{url}`: {reason}; send it again with `hoist-agent apply --only report`"
+    )]
+    ReportNotSent { url: String, reason: String },
 }
 
 impl Failure {
-    /// In words, one line each.
-    pub(crate) fn said(&self) -> Vec<String> {
+    /// One message per line.
+    pub(crate) fn messages(&self) -> Vec<String> {
         match self {
-            Self::Found(found) => found.iter().map(Diagnostic::to_string).collect(),
+            Self::Found(found) => found.iter().map(ProvisionDiagnostic::to_string).collect(),
             other => vec![chain(other)],
         }
     }
@@ -73,11 +64,11 @@ impl Failure {
                     _ => "",
                 };
                 vec![json!({
-                    "code": code, "class": class, "step": step, "what": chain(self),
+                    "code": code, "class": class, "step": step, "at": "", "message": chain(self),
                     "hint": error.hint(), "evidence": error.evidence(),
                 })]
             }
-            _ => vec![json!({ "what": chain(self) })],
+            _ => vec![json!({ "at": "", "message": chain(self) })],
         }
     }
 
@@ -88,7 +79,7 @@ impl Failure {
             | Self::CommandLine(_)
             | Self::NoAuthority(_) => Exit::Usage,
             Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {
-                let is_input = |found: &Diagnostic| found.class == Class::Input;
+                let is_input = |found: &ProvisionDiagnostic| found.class == Class::Input;
                 if found.iter().any(is_input) { Exit::Usage } else { Exit::Refused }
             }
             Self::Apply(
@@ -96,25 +87,25 @@ impl Failure {
                 | ApplyError::Changed
                 | ApplyError::Open(OpenError::InUse { .. } | OpenError::Changed { .. }),
             ) => Exit::Refused,
-            // Whoever reads the output has enough of it.
+            // The reader closed the pipe because it needs no more output.
             Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             Self::Apply(_)
             | Self::Print(_)
             | Self::Network(_)
             | Self::Power(_)
-            | Self::NotTold { .. }
+            | Self::ReportNotSent { .. }
             | Self::NotDone(_) => Exit::Failed,
         }
     }
 
-    /// For people on standard error; for programs also on standard output, where they look.
+    /// Prints the failure on standard error and, as JSON, on standard output if that was chosen.
     pub(crate) fn print(&self, output: Output) {
         if self.exit() == Exit::Done {
             return;
         }
         if output == Output::Json {
             let problems = json!({ "problems": self.problems() });
-            // Whoever does not read it has the exit code.
+            // If standard output is closed, the exit code still reports the failure.
             let _ = writeln!(io::stdout(), "{problems}");
         }
         match self {

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 const PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
 
-/// What is mounted where. Those that a kernel does not have are done without.
+/// File systems and their mount points. Types that the kernel lacks are skipped.
 const MOUNTS: [(&str, &str); 6] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -41,14 +41,14 @@ pub(crate) fn run() -> ExitCode {
     if let Err(error) = to_console() {
         eprintln!("cannot open the console: {error}");
     }
-    // The screen is for people; what the kernel says is in its log.
+    // The console belongs to the agent's screen; kernel messages stay in the kernel log.
     let _ = fs::write("/proc/sys/kernel/printk", "1\n");
     loop {
         match start() {
             Ok(agent) => wait_for(&agent),
             Err(error) => eprintln!("cannot start the agent: {error}"),
         }
-        eprintln!("the agent has ended; it is started again in {} s", PAUSE.as_secs());
+        eprintln!("the agent exited; restarting it in {} s", PAUSE.as_secs());
         std::thread::sleep(PAUSE);
     }
 }
@@ -68,7 +68,7 @@ fn start() -> io::Result<Child> {
     agent.current_dir("/").spawn()
 }
 
-/// Takes leave of everybody who ends, until the agent does.
+/// Reaps every child process until the agent itself exits.
 fn wait_for(agent: &Child) {
     let agent = i32::try_from(agent.id()).ok().and_then(Pid::from_raw);
     loop {

@@ -1,4 +1,5 @@
-//! From a file to a document, by whoever knows such files, and the plug-ins that it needs.
+//! Reads the document of a manual run with the driver that knows its format, and loads the plug-ins
+//! and secrets it needs.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -6,67 +7,72 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hoist_compat::driver::{Curtin, Ironic, Nailgun};
+use hoist_device::RunInputs;
+use hoist_device::images::Trust;
+use hoist_diagnostic::chain;
 use hoist_engine::action::Catalog;
-use hoist_engine::plugin::{self, Driver, Isolation, Parsed, Plugin};
+use hoist_engine::plugin::{self, Driver, DriverResult, Isolation, Plugin};
 use hoist_model::provision_profile::OWN_ACTIONS as OWN;
-use hoist_provision::diagnostic::{Code, Diagnostic};
+use hoist_provision::diagnostic::{Code, ProvisionDiagnostic};
 use hoist_provision::document::{Document, MAX_BYTES, SecretRef, Secrets, Wipe, read};
-use hoist_provision::driver::{Confidence, DRIVERS, DataDriver, Native, Options, choose};
-use hoist_provision::images::Trust;
-use hoist_provision::pipeline::{self, Given};
+use hoist_provision::driver::{DataDriver, Drivers, Native, Options};
+use hoist_provision::plan;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::cli::{Foreign, Wanted};
-use crate::failure::{Failure, chain};
+use crate::cli::{DocumentArgs, Foreign};
+use crate::failure::Failure;
 use crate::provision::authorities;
 
-/// Of a node that nobody named.
+/// The drivers of this program, in the order in which messages list them.
+const DRIVERS: Drivers = Drivers::new(&[&Native, &Ironic, &Nailgun, &Curtin]);
+
+/// Node name of a document that has none.
 const NO_NODE: &str = "by-hand";
 
 /// Longest secret.
 const MAX_SECRET: u64 = 64 * 1024;
 
-/// Whom Linux systems trust, where they keep it in one file.
+/// The trusted authorities of the system, on distributions that keep them in one file.
 const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// What is wanted, and what there is for it beside this program.
-pub(crate) fn wanted(wanted: &Wanted) -> Result<(Document, Given), Failure> {
-    let text = text(&wanted.file)?;
-    let document = document(wanted, &text)?;
-    let document = pipeline::only(document, &wanted.only);
-    let (plugins, unusable) = plugins(&document, &wanted.plugins, wanted.secrets.clone())?;
+/// The document of the command line, with the secrets and plug-ins that it needs.
+pub(crate) fn load(args: &DocumentArgs) -> Result<(Document, RunInputs), Failure> {
+    let text = text(&args.file)?;
+    let document = document(args, &text)?;
+    let document = plan::with_actions(document, &args.only);
+    let (plugins, unusable) = plugins(&document, &args.plugins, args.secrets.clone())?;
     for reason in &unusable {
         eprintln!("warning: {reason}");
     }
-    let secrets = secrets(&document, wanted.secrets.as_deref())?;
-    Ok((document, Given { plugins, unusable, secrets, trust: trust(wanted.ca.as_deref())? }))
+    let secrets = secrets(&document, args.secrets.as_deref())?;
+    Ok((document, RunInputs { plugins, unusable, secrets, trust: trust(args.ca.as_deref())? }))
 }
 
-fn document(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
-    let name = wanted.file.display().to_string();
-    let is_known = DRIVERS.iter().any(|driver| driver.sniff(text) > Confidence::No);
-    let own = match wanted.driver.as_deref() {
-        // What nobody knows is taken for one of our own with faults.
-        None if !is_known => Some(&Native as &dyn DataDriver),
-        None => Some(choose(text).map_err(|found| Failure::Found(vec![found]))?),
-        Some(named) => DRIVERS.into_iter().find(|driver| driver.describe().name == named),
+fn document(args: &DocumentArgs, text: &[u8]) -> Result<Document, Failure> {
+    let name = args.file.display().to_string();
+    let own = match args.driver.as_deref() {
+        // An unrecognized format is read as a native document, so that its errors are reported.
+        None if !DRIVERS.recognise(text) => Some(&Native as &dyn DataDriver),
+        None => Some(DRIVERS.choose(text).map_err(|found| Failure::Found(vec![found]))?),
+        Some(named) => DRIVERS.by_name(named),
     };
     match own {
-        // It says in which line something is wrong.
+        // This reader reports line numbers.
         Some(driver) if driver.describe().name == "hoist" => {
             read(&name, text).map_err(Failure::Found)
         }
         Some(driver) => {
             let about = driver.describe();
-            eprintln!("read by driver `{}`: {}", about.name, about.about);
-            driver.parse(text, &options(&wanted.foreign, text)?).map_err(Failure::Found)
+            eprintln!("document read by driver `{}`: {}", about.name, about.about);
+            driver.parse(text, &options(&args.foreign, text)?).map_err(Failure::Found)
         }
-        None => by_plugin(wanted, text),
+        None => by_plugin(args, text),
     }
 }
 
-/// What such inputs do not say themselves.
+/// The values that foreign documents lack.
 fn options(foreign: &Foreign, text: &[u8]) -> Result<Options, Failure> {
     Ok(Options {
         txn: foreign.txn.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, text)),
@@ -79,52 +85,55 @@ fn options(foreign: &Foreign, text: &[u8]) -> Result<Options, Failure> {
 fn wipe(words: &[String]) -> Result<Wipe, Failure> {
     let value = if words == ["any"] { json!("any") } else { json!(words) };
     serde_json::from_value(value).map_err(|error| {
-        let found = Diagnostic::new(Code::BadValue, "--wipe", error.to_string());
+        let found = ProvisionDiagnostic::new(Code::BadValue, "--wipe", error.to_string());
         Failure::Found(vec![found])
     })
 }
 
-/// A driver of somebody else, which has a file of its own.
-fn by_plugin(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
-    let name = wanted.driver.as_deref().unwrap_or_default();
+/// Reads the document with an external driver, a file of its own.
+fn by_plugin(args: &DocumentArgs, text: &[u8]) -> Result<Document, Failure> {
+    let name = args.driver.as_deref().unwrap_or_default();
     let wrong = |what: String| {
-        let own: Vec<&str> = DRIVERS.iter().map(|driver| driver.describe().name).collect();
         let hint = format!(
-            "there are {}, and files `hoist-driver-NAME` in `{}`",
-            own.join(", "),
-            wanted.plugins.display()
+            "use one of {}, or a file `hoist-driver-NAME` in `{}`",
+            DRIVERS.names().join(", "),
+            args.plugins.display()
         );
-        Failure::Found(vec![Diagnostic::new(Code::NoSuchThing, "--driver", what).hint(hint)])
+        Failure::Found(vec![
+            ProvisionDiagnostic::new(Code::NoSuchThing, "--driver", what).hint(hint),
+        ])
     };
     if !plugin::is_name(name) {
-        return Err(wrong(format!("`{name}` is no name of a driver")));
+        return Err(wrong(format!("`{name}` is not a valid driver name")));
     }
-    let isolation = Arc::new(Isolation::required(wanted.secrets.clone()));
-    let driver = Driver::open(&wanted.plugins, name, &isolation)
-        .map_err(|error| wrong(error.to_string()))?;
-    eprintln!("read by driver `{name}` {}: {}", driver.about().version, driver.about().about);
-    let Options { txn, node, allow_kernel_names, wipe } = options(&wanted.foreign, text)?;
+    let isolation = Arc::new(Isolation::required(args.secrets.clone()));
+    let driver =
+        Driver::open(&args.plugins, name, &isolation).map_err(|error| wrong(error.to_string()))?;
+    eprintln!(
+        "document read by driver `{name}` {}: {}",
+        driver.about().version,
+        driver.about().about
+    );
+    let Options { txn, node, allow_kernel_names, wipe } = options(&args.foreign, text)?;
     let options = json!({
         "txn": txn, "node": node, "allow_kernel_names": allow_kernel_names, "wipe": wipe,
     });
     match driver.parse(text, &options).map_err(|error| wrong(error.to_string()))? {
-        // What it made is looked at like what a person wrote.
-        Parsed::Document(document) => {
+        // The driver's output passes the same checks as a handwritten document.
+        DriverResult::Document(document) => {
             read(&format!("document of driver `{name}`"), document.to_string().as_bytes())
                 .map_err(Failure::Found)
         }
-        Parsed::Faults(faults) => {
-            let found = faults.into_iter().map(|fault| Diagnostic {
-                hint: fault.hint,
-                ..Diagnostic::new(Code::BadValue, fault.at, fault.message)
-            });
+        DriverResult::Faults(faults) => {
+            let found =
+                faults.into_iter().map(|fault| ProvisionDiagnostic::of(Code::BadValue, fault));
             Err(Failure::Found(found.collect()))
         }
     }
 }
 
-/// Those of the directory, if the document wants something that hoist itself does not do; and why
-/// others of it cannot be used.
+/// The plug-ins of the directory, if the document needs an action that is not built in, and the
+/// reasons why others are unusable.
 pub(crate) fn plugins(
     document: &Document,
     directory: &Path,
@@ -142,8 +151,9 @@ pub(crate) fn plugins(
     for plugin in &plugins {
         let name = hoist_engine::action::Action::describe(plugin).name;
         if OWN.contains(&name.as_str()) {
-            let what = format!("`{}` is called as an action of hoist is", plugin.path().display());
-            taken.push(Diagnostic::new(Code::Twice, "--plugins", what).hint("rename it"));
+            let what =
+                format!("plug-in `{}` has the name of a built-in action", plugin.path().display());
+            taken.push(ProvisionDiagnostic::new(Code::Twice, "--plugins", what).hint("rename it"));
         }
     }
     if taken.is_empty() {
@@ -153,7 +163,8 @@ pub(crate) fn plugins(
     }
 }
 
-/// What the document refers to, as far as it is there; what is not is told by who needs it.
+/// The referenced secrets that exist in the directory. A missing one is reported by the action that
+/// needs it.
 fn secrets(document: &Document, directory: Option<&Path>) -> Result<Secrets, Failure> {
     let Some(directory) = directory else { return Ok(Secrets::default()) };
     let mut names = BTreeSet::new();
@@ -179,7 +190,7 @@ fn references(value: &Value, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Without the end of its last line, which editors put there.
+/// Reads a secret without the final line break that editors add.
 fn secret(path: &Path) -> Result<Option<String>, Failure> {
     let wrong = |hint, source| Failure::Secret { path: path.to_owned(), hint, source };
     let file = match std::fs::File::open(path) {
@@ -189,13 +200,13 @@ fn secret(path: &Path) -> Result<Option<String>, Failure> {
     };
     let about = file.metadata().map_err(|error| wrong("", Some(error)))?;
     if about.permissions().mode() & 0o077 != 0 {
-        return Err(wrong(": others may read it; `chmod 600` it", None));
+        return Err(wrong(": its mode allows others to read it; run `chmod 600`", None));
     }
     let mut text = String::new();
     let read = file.take(MAX_SECRET + 1).read_to_string(&mut text);
     read.map_err(|error| wrong("", Some(error)))?;
     if text.len() as u64 > MAX_SECRET {
-        return Err(wrong(": it has more than 64 KiB", None));
+        return Err(wrong(": longer than 64 KiB", None));
     }
     if text.ends_with('\n') {
         text.pop();
@@ -203,7 +214,7 @@ fn secret(path: &Path) -> Result<Option<String>, Failure> {
     Ok(Some(text))
 }
 
-/// Those that are named, or whom this system trusts, if it says so.
+/// The named authorities, or those of the system.
 fn trust(named: Option<&Path>) -> Result<Trust, Failure> {
     let roots = match named {
         Some(path) => authorities(&path.display().to_string())?,
@@ -212,7 +223,7 @@ fn trust(named: Option<&Path>) -> Result<Trust, Failure> {
     Ok(Trust { roots })
 }
 
-/// Of a file that is too large just enough to say so.
+/// Reads at most one byte more than the limit, so that the parser can refuse a large file.
 fn text(path: &Path) -> Result<Vec<u8>, Failure> {
     let most = MAX_BYTES as u64 + 1;
     let mut text = Vec::new();

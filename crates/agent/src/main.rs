@@ -1,17 +1,16 @@
-//! `hoist-agent`: makes the disks of this machine what a document says.
+//! `hoist-agent`: brings the disks of this machine into the state described by a document.
 //!
-//! It decides nothing itself: what is done follows from the document and the machine, in
-//! `hoist_provision::pipeline`. Every command ends with one code of the table in
-//! `hoist_model::Exit`.
+//! This crate decides nothing: `hoist_provision::plan` derives the plan from the document and
+//! the machine. Every command ends with one code of the table in `hoist_model::Exit`.
 //!
-//! In the image that `hoist agent image` makes it is also the first program of the machine, and what
-//! the kernel calls for drivers.
+//! In the image made by `hoist agent image`, the agent is also the machine's init process and the
+//! kernel's module loader.
 
 mod cli;
 mod command_line;
 mod commands;
-mod ending;
 mod failure;
+mod final_actions;
 mod init;
 mod input;
 mod modules;
@@ -45,10 +44,10 @@ fn main() -> ExitCode {
     };
     let ended = match cli.command {
         Command::Facts => commands::facts(cli.output),
-        Command::Validate(wanted) => commands::validate(&wanted, cli.output),
-        Command::Plan(wanted) => commands::plan(&wanted, cli.output),
+        Command::Validate(args) => commands::validate(&args, cli.output),
+        Command::Plan(args) => commands::plan(&args, cli.output),
         Command::Apply(args) => commands::apply(&args, cli.output),
-        Command::Verify(wanted) => commands::verify(&wanted, cli.output),
+        Command::Verify(args) => commands::verify(&args, cli.output),
         Command::Undo(args) => commands::undo(&args, cli.output),
         Command::Provision(args) => provision::run(&args),
     };

@@ -12,11 +12,11 @@ const ROUNDS: usize = 8;
 /// Directories below each other in `/sys/devices`.
 const MAX_DEPTH: usize = 24;
 
-/// What the image says about its modules.
+/// The image's index of kernel modules.
 #[derive(Debug, Default)]
 struct Catalog {
     dir: PathBuf,
-    /// What must be loaded before, in that order.
+    /// Modules that must be loaded first, in that order.
     needs: BTreeMap<String, Vec<String>>,
     /// Patterns and the modules that they stand for.
     aliases: Vec<(String, String)>,
@@ -27,7 +27,8 @@ impl Catalog {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         let dir = Path::new("/lib/modules").join(release);
         let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
-        let (needs, aliases) = (needs(&text("modules.dep")), aliases(&text("modules.alias")));
+        let needs = needs(&text("modules.dep"));
+        let aliases = aliases(&text("modules.alias"));
         Self { dir, needs, aliases }
     }
 
@@ -54,10 +55,12 @@ impl Catalog {
     }
 }
 
-/// Loads what the hardware asks for, until it asks for nothing more. Gives what could not be loaded.
+/// Loads the drivers of all present hardware until no new device appears. Returns one message for
+/// each driver that failed to load.
 pub(crate) fn load_for_hardware() -> Vec<String> {
     let catalog = Catalog::here();
-    let (mut tried, mut failures) = (BTreeSet::new(), Vec::new());
+    let mut tried = BTreeSet::new();
+    let mut failures = Vec::new();
     for _ in 0..ROUNDS {
         let mut asked = BTreeSet::new();
         collect(Path::new("/sys/devices"), MAX_DEPTH, &mut asked);
@@ -69,7 +72,7 @@ pub(crate) fn load_for_hardware() -> Vec<String> {
         }
         for module in fresh {
             if let Err(error) = catalog.load(module) {
-                failures.push(format!("driver `{module}` does not load: {error}"));
+                failures.push(format!("cannot load driver `{module}`: {error}"));
             }
         }
         tried.extend(modules);
@@ -77,17 +80,20 @@ pub(crate) fn load_for_hardware() -> Vec<String> {
     failures
 }
 
-/// What the kernel calls as `/sbin/modprobe -q -- NAME`.
+/// Serves the kernel's call `/sbin/modprobe -q -- NAME`.
 pub(crate) fn load_by_name(name: &str) -> io::Result<()> {
     let catalog = Catalog::here();
     let found = catalog.find(name);
     if found.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("no module `{name}`")));
+        return Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("kernel module `{name}` does not exist"),
+        ));
     }
     found.iter().try_for_each(|module| catalog.load(module))
 }
 
-/// Everything below a directory that says what it is.
+/// Collects the module alias of every device below a directory.
 fn collect(dir: &Path, depth: usize, into: &mut BTreeSet<String>) {
     let Some(depth) = depth.checked_sub(1) else { return };
     let Ok(entries) = fs::read_dir(dir) else { return };
@@ -123,10 +129,12 @@ fn aliases(text: &str) -> Vec<(String, String)> {
     text.lines().filter_map(line).collect()
 }
 
-/// Whether a text is what a pattern with `*`, `?` and `[…]` says.
+/// Whether a text matches a pattern of `*`, `?` and `[…]`.
 fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
+    let pattern = pattern.as_bytes();
+    let text = text.as_bytes();
+    let mut p = 0;
+    let mut t = 0;
     // Where the last `*` was, and how much it stood for.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
@@ -168,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_finds_its_driver() {
+    fn hardware_is_matched_to_its_driver() {
         let nvme = "pci:v*d*sv*sd*bc01sc08i02*";
         assert!(matches(nvme, "pci:v00001B36d00000010sv00001AF4sd00001100bc01sc08i02"));
         assert!(!matches(nvme, "pci:v00001B36d00000010sv00001AF4sd00001100bc01sc06i01"));
@@ -180,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_image_says_about_its_modules_is_understood() {
+    fn module_index_of_an_image_is_parsed() {
         let catalog = Catalog {
             needs: needs("failover.ko:\nvirtio_net.ko: net_failover.ko failover.ko\n"),
             aliases: aliases("alias virtio:d00000001v* virtio_net\nalias fs-vfat vfat\n"),

@@ -1,5 +1,5 @@
-//! The one interface that the machine was started over, with the address that firmware was given.
-//! IPv4 only.
+//! Sets up the network interface that the machine booted from, with the address that its firmware
+//! got. IPv4 only.
 
 mod netlink;
 
@@ -14,37 +14,41 @@ use hoist_model::Mac;
 use crate::command_line::{Network, Nic};
 use crate::modules;
 
-/// Drivers may take their time, and switches to learn that there is somebody.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Drivers may be slow, and a switch port may start forwarding late.
+const TIMEOUT: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum NetworkError {
-    #[error("no interface is {wanted} (there are: {there}); is its driver in the image?")]
-    NoInterface { wanted: String, there: String },
-    #[error("there are several interfaces ({0}); name one with `BOOTIF=` or in `ip=`")]
+    #[error(
+        "network interface {wanted} not found (present: {present}); check that the image contains its driver"
+    )]
+    NoInterface { wanted: String, present: String },
+    #[error(
+        "several network interfaces ({0}) and none was selected; name one with `BOOTIF=` or in `ip=`"
+    )]
     Several(String),
-    #[error("interface `{0}` has no link; is its cable plugged in?")]
+    #[error("network interface `{0}` has no link; check its cable")]
     NoLink(String),
-    #[error("cannot {what} of interface `{name}`")]
+    #[error("network interface `{name}`: cannot {what}")]
     Kernel { what: &'static str, name: String, source: io::Error },
 }
 
-/// Gives the interface's name, once it has its address.
+/// Returns the interface's name, once it has its address.
 pub(crate) fn bring_up(network: &Network) -> Result<String, NetworkError> {
     let name = wait_for_interface(&network.nic)?;
     let failed = |what: &'static str| {
         let name = name.clone();
         move |source| NetworkError::Kernel { what, name, source }
     };
-    let index = index(&name).map_err(failed("find the number"))?;
-    let mut kernel = netlink::Route::open().map_err(failed("reach the kernel"))?;
+    let index = index(&name).map_err(failed("read its index"))?;
+    let mut kernel = netlink::Route::open().map_err(failed("open a netlink socket"))?;
     if let Ok(lo) = self::index("lo") {
-        // Programs may talk to themselves; without it everything else works.
+        // Some programs use loopback; everything else works without it.
         let _ = kernel.up(lo);
     }
-    kernel.up(index).map_err(failed("switch on the link"))?;
+    kernel.up(index).map_err(failed("bring up the link"))?;
     wait_for_link(&name)?;
     kernel.address(index, network.address, network.prefix).map_err(failed("set the address"))?;
     if let Some(gateway) = network.gateway {
@@ -63,10 +67,10 @@ fn write_resolver(servers: &[Ipv4Addr]) -> io::Result<()> {
 }
 
 fn wait_for_interface(nic: &Nic) -> Result<String, NetworkError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        let there = interfaces();
-        let failure = match choose(nic, &there) {
+        let present = interfaces();
+        let failure = match choose(nic, &present) {
             Ok(name) => return Ok(name),
             Err(failure) => failure,
         };
@@ -74,34 +78,34 @@ fn wait_for_interface(nic: &Nic) -> Result<String, NetworkError> {
             return Err(failure);
         }
         std::thread::sleep(LOOK_EVERY);
-        // A device may have come that nobody had a driver for.
+        // A device that had no driver yet may have appeared.
         modules::load_for_hardware();
     }
 }
 
-/// Of the interfaces with their hardware addresses.
-fn choose(nic: &Nic, there: &[(String, Option<Mac>)]) -> Result<String, NetworkError> {
-    let names = || there.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    let found = there.iter().find(|(name, mac)| match nic {
+/// Chooses among the interfaces with their hardware addresses.
+fn choose(nic: &Nic, present: &[(String, Option<Mac>)]) -> Result<String, NetworkError> {
+    let names = || present.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let found = present.iter().find(|(name, mac)| match nic {
         Nic::Mac(wanted) => *mac == Some(*wanted),
         Nic::Name(wanted) => name == wanted,
         Nic::Any => true,
     });
     let Some((name, _)) = found else {
         let wanted = match nic {
-            Nic::Mac(mac) => format!("the one with address {mac}"),
-            Nic::Name(name) => format!("called `{name}`"),
-            Nic::Any => "there".to_owned(),
+            Nic::Mac(mac) => format!("with address {mac}"),
+            Nic::Name(name) => format!("`{name}`"),
+            Nic::Any => "of any name".to_owned(),
         };
-        return Err(NetworkError::NoInterface { wanted, there: names() });
+        return Err(NetworkError::NoInterface { wanted, present: names() });
     };
-    if *nic == Nic::Any && there.len() > 1 {
+    if *nic == Nic::Any && present.len() > 1 {
         return Err(NetworkError::Several(names()));
     }
     Ok(name.clone())
 }
 
-/// Those that are made of hardware.
+/// The interfaces that are hardware.
 fn interfaces() -> Vec<(String, Option<Mac>)> {
     let dir = Path::new("/sys/class/net");
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -123,7 +127,7 @@ fn index(name: &str) -> io::Result<u32> {
 }
 
 fn wait_for_link(name: &str) -> Result<(), NetworkError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let has_link = || {
         let text = fs::read_to_string(format!("/sys/class/net/{name}/carrier"));
         text.is_ok_and(|text| text.trim() == "1")
@@ -142,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interface_that_is_meant_is_taken_and_no_other() {
+    fn named_interface_is_chosen_and_no_other() {
         let mac = |number: u8| -> Mac { format!("52:54:00:00:00:{number:02x}").parse().unwrap() };
         let there = vec![("eth0".to_owned(), Some(mac(1))), ("eth1".to_owned(), Some(mac(2)))];
         assert_eq!(choose(&Nic::Mac(mac(2)), &there).unwrap(), "eth1");
@@ -150,6 +154,6 @@ mod tests {
         assert_eq!(choose(&Nic::Any, &there[..1]).unwrap(), "eth0");
         assert!(matches!(choose(&Nic::Any, &there), Err(NetworkError::Several(_))));
         let error = choose(&Nic::Mac(mac(3)), &there).unwrap_err().to_string();
-        assert!(error.contains("52:54:00:00:00:03 (there are: eth0, eth1)"), "{error}");
+        assert!(error.contains("52:54:00:00:00:03 not found (present: eth0, eth1)"), "{error}");
     }
 }

@@ -1,90 +1,96 @@
-//! `hoist-agent provision`: an order from the controller, carried out, and a report before anything
-//! else happens to the machine.
+//! `hoist-agent provision`: fetches the job of the controller, carries it out and reports.
 //!
-//! Whatever fails, the agent stays, says what is wrong on its screen and to the controller, and asks
-//! again. It restarts the machine only when the controller has the report.
+//! On any failure the agent keeps running, shows the error on its screen, reports it to the
+//! controller and asks again. The machine must not be restarted before the controller has
+//! acknowledged the report.
 
 mod backup;
 mod clock;
 mod controller;
+mod event_sender;
 mod kexec;
 mod power;
 pub(crate) mod reporting;
 mod screen;
-mod telling;
-mod torn;
+mod truncated_image;
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hoist_api::provision::{Erasure, Event, Order, Outcome, Phase, Report, Then};
+use hoist_api::provision::{Erasure, Event, NextAction, Outcome, Phase, ProvisioningJob, Report};
+use hoist_device::RunInputs;
+use hoist_device::apply::{self, Listener};
+use hoist_device::images::{Progress, Trust};
+use hoist_device::observe::observe_until;
+use hoist_device::probe::Machine;
+use hoist_device::start::{StartError, start};
+use hoist_diagnostic::chain;
 use hoist_engine::action::Cancel;
 use hoist_model::Exit;
-use hoist_provision::actions::erase;
-use hoist_provision::device::gap::backup::Taken;
-use hoist_provision::device::probe::Machine;
-use hoist_provision::diagnostic::{Code, Diagnostic};
+use hoist_provision::backup::TakenBackup;
+use hoist_provision::diagnostic::{Code, ProvisionDiagnostic};
 use hoist_provision::document::{self, Document, Id};
-use hoist_provision::images::{Progress, Trust};
-use hoist_provision::pipeline::{self, Decision, Given, Listener, NoStart, decide, look_until};
+use hoist_provision::plan::{ProvisionPlan, decide};
+use hoist_provision::steps::erase;
+use parking_lot::{Mutex, MutexGuard};
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 
-use self::backup::Keeper;
+use self::backup::BackupSender;
 use self::controller::{CallError, Controller, Identity};
 pub(crate) use self::controller::{NoAuthority, authorities, client};
+use self::event_sender::{EventSender, event};
 use self::kexec::NoKexec;
 pub(crate) use self::power::{Power, switch};
 use self::screen::{Screen, View};
-use self::telling::{Teller, event};
 use crate::cli::{PLUGINS, ProvisionArgs};
-use crate::command_line::{self, Orders};
-use crate::failure::{Failure, chain};
+use crate::command_line::{self, ControllerArgs};
+use crate::failure::Failure;
 use crate::{input, modules, network};
 
-/// Before asking again; doubled each time, up to the longest.
+/// Pause before asking again; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Between questions whether there is something new to do.
+/// Pause between requests for a new job.
 const STAY: Duration = Duration::from_secs(15);
 
-/// Disks that are meant may not have been found by their drivers yet.
+/// A driver may detect a disk of the job late.
 const DISKS_APPEAR: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Before drivers, network and what the image has are looked at again.
+/// Pause before drivers, network and image are examined again.
 const PREPARE_AGAIN: Duration = Duration::from_secs(10);
 
-/// The last words about steps, before the report.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Time for the last events to be sent before the report.
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// In memory only: where an agent that is started again finds who it was.
+/// In memory only: the key of an agent that is restarted.
 const KEY: &str = "/run/hoist-agent.key";
 
 pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
     let line = read_line(&args.command_line)?;
     let mut screen = Screen::new(View::default());
-    let (orders, roots) = loop {
+    let (access, roots) = loop {
         match prepare(args, &line, &mut screen) {
             Ok(ready) => break ready,
-            // Who stands before the machine may be mending it: it stays said while it is tried again.
+            // The error stays on the screen while the next attempt runs: an operator may be there.
             Err(failure) if args.bring_up => {
-                screen.view.next = Some(format!("trying again in {} s", PREPARE_AGAIN.as_secs()));
-                screen.error(&torn::because(chain(&failure)));
+                screen.view.next = Some(format!("retrying in {} s", PREPARE_AGAIN.as_secs()));
+                screen.error(&truncated_image::explain(chain(&failure)));
                 std::thread::sleep(PREPARE_AGAIN);
             }
             Err(failure) => return Err(failure),
         }
     };
     let agent = Agent {
-        controller: Arc::new(Controller::new(&orders.server, &roots)),
+        controller: Arc::new(Controller::new(&access.server, &roots)),
         identity: identity(args.bring_up),
-        orders,
+        access,
         machine: Machine::here(),
         screen: Arc::new(Mutex::new(screen)),
         trust: Trust { roots },
@@ -93,9 +99,9 @@ pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
         return agent.show();
     }
     loop {
-        let order = Arc::new(agent.ask());
-        let (report, decision) = agent.carry_out(&order);
-        let then = agent.report(&order, &report);
+        let job = Arc::new(agent.ask());
+        let (report, decision) = agent.carry_out(&job);
+        let then = agent.report(&job, &report);
         if args.stay {
             return ended(&report);
         }
@@ -115,43 +121,45 @@ fn ended(report: &Report) -> Result<Exit, Failure> {
     match report.outcome {
         Outcome::Done => Ok(Exit::Done),
         Outcome::Failed | Outcome::Refused | Outcome::Aborted => {
-            let first = report.problems.first().map_or("", |problem| &problem.what);
+            let first = report.problems.first().map_or("", |problem| &problem.diagnostic.message);
             Err(Failure::NotDone(first.to_owned()))
         }
     }
 }
 
-/// Everything that it takes to ask the controller: who that is, a network, and whom to trust.
+/// Prepares the connection to the controller: its address, the network and the trusted authorities.
 fn prepare(
     args: &ProvisionArgs,
     line: &str,
     screen: &mut Screen,
-) -> Result<(Orders, Vec<CertificateDer<'static>>), Failure> {
-    let orders = command_line::orders(line)?;
-    (screen.view.node, screen.view.server) = (orders.node.to_string(), orders.server.clone());
+) -> Result<(ControllerArgs, Vec<CertificateDer<'static>>), Failure> {
+    let access = command_line::controller(line)?;
+    screen.view.node = access.node.to_string();
+    screen.view.server.clone_from(&access.server);
     if args.bring_up {
         bring_up(line, screen)?;
     }
-    Ok((orders, authorities(&args.ca.display().to_string())?))
+    Ok((access, authorities(&args.ca.display().to_string())?))
 }
 
-/// Drivers and the network, in a system where nobody else does that.
+/// Loads drivers and sets up the network, in an image without an init system.
 fn bring_up(line: &str, screen: &mut Screen) -> Result<(), Failure> {
-    if let Some(said) = torn::says() {
-        // What is missing is then waited for in vain.
-        screen.error(&torn::found(&said).to_string());
+    if let Some(message) = truncated_image::kernel_message() {
+        // EventQueue for files that were not unpacked would never end.
+        screen.error(&truncated_image::diagnostic(&message).to_string());
     }
-    screen.stage("looking for hardware");
+    screen.stage("loading drivers");
     let failed = modules::load_for_hardware();
     let network = command_line::network(line)?;
     screen.stage(&format!("setting up the network as {}", network.address));
     let name = network::bring_up(&network)?;
     screen.view.done.push(format!("network: {} as {}/{}", name, network.address, network.prefix));
-    (screen.view.error, screen.view.next) = (failed.into_iter().next_back(), None);
+    screen.view.error = failed.into_iter().next_back();
+    screen.view.next = None;
     Ok(())
 }
 
-/// The same one after a crash, or the controller would take us for somebody else.
+/// The key must survive a crash of the agent, or the controller would see another machine.
 fn identity(keep: bool) -> Identity {
     let kept = keep.then(|| fs::read(KEY).ok()).flatten();
     if let Some(identity) = kept.and_then(|bytes| Identity::from_pkcs8(&bytes)) {
@@ -161,7 +169,7 @@ fn identity(keep: bool) -> Identity {
     if keep && let Some(bytes) = identity.to_pkcs8() {
         let file =
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(KEY);
-        // Without it only a crash is worse.
+        // A missing key file only matters after a crash.
         let _ = file.and_then(|mut file| file.write_all(&bytes));
     }
     identity
@@ -170,45 +178,42 @@ fn identity(keep: bool) -> Identity {
 struct Agent {
     controller: Arc<Controller>,
     identity: Identity,
-    orders: Orders,
+    access: ControllerArgs,
     machine: Machine,
     screen: Arc<Mutex<Screen>>,
     trust: Trust,
 }
 
-fn lock(screen: &Mutex<Screen>) -> MutexGuard<'_, Screen> {
-    screen.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Agent {
     fn screen(&self) -> MutexGuard<'_, Screen> {
-        lock(&self.screen)
+        self.screen.lock()
     }
 
-    /// For as long as it takes.
-    fn ask(&self) -> Order {
-        self.screen().stage("asking the controller what to do");
+    /// Asks until the controller answers with a job.
+    fn ask(&self) -> ProvisioningJob {
+        self.screen().stage("fetching the job from the controller");
         let mut pause = FIRST_PAUSE;
         loop {
             let facts = serde_json::to_value(self.machine.probe().facts).unwrap_or(Value::Null);
-            match self.controller.order(&self.identity, &self.orders, &facts) {
-                Ok(order) => {
+            match self.controller.job(&self.identity, &self.access, &facts) {
+                Ok(job) => {
                     let mut screen = self.screen();
-                    screen.view.node = order.node.to_string();
-                    (screen.view.error, screen.view.next) = (None, None);
+                    screen.view.node = job.node.to_string();
+                    screen.view.error = None;
+                    screen.view.next = None;
                     screen.view.failed = None;
-                    screen.stage("looking at the disks");
-                    return order;
+                    screen.stage("examining the disks");
+                    return job;
                 }
-                Err(CallError::TooEarly) if self.mend_clock() => {}
+                Err(CallError::TooEarly) if self.set_clock() => {}
                 Err(error) => self.wait(&error, &mut pause),
             }
         }
     }
 
-    /// Whether it is later now.
-    fn mend_clock(&self) -> bool {
-        match clock::mend(&self.orders.server, &self.trust.roots) {
+    /// Whether the clock was set.
+    fn set_clock(&self) -> bool {
+        match clock::set_from(&self.access.server, &self.trust.roots) {
             Ok(now) => {
                 let mut screen = self.screen();
                 screen.view.done.push(format!("clock: set to {now}"));
@@ -231,44 +236,44 @@ impl Agent {
         *pause = (*pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// What would be done.
+    /// Shows the plan of the job.
     fn show(&self) -> Result<Exit, Failure> {
-        let order = self.ask();
-        let decided = self.decide(&order, &self.given(&order), &Cancel::default());
+        let job = self.ask();
+        let decided = self.decide(&job, &self.given(&job), &Cancel::default());
         let (_, decision) = decided.map_err(Failure::Found)?;
         write!(io::stdout(), "{decision}")?;
         Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
     }
 
-    fn given(&self, order: &Order) -> Given {
-        let secrets = order.secrets.iter().map(|(name, secret)| (name.as_str(), secret.as_str()));
-        let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
-        // What cannot be read is told by who decides, and what no plug-in reads as well.
-        let document = document::read("order", &text).ok();
+    fn given(&self, job: &ProvisioningJob) -> RunInputs {
+        let secrets = job.secrets.iter().map(|(name, secret)| (name.as_str(), secret.as_str()));
+        let text = serde_json::to_vec(&job.document).expect("it was read as JSON");
+        // Errors of the document and of its plug-ins are reported later, when the plan is decided.
+        let document = document::read("job", &text).ok();
         let loaded = document.map(|document| input::plugins(&document, PLUGINS.as_ref(), None));
         let (plugins, unusable) = match loaded {
             None => Default::default(),
             Some(Ok(loaded)) => loaded,
-            Some(Err(failure)) => (Vec::new(), failure.said()),
+            Some(Err(failure)) => (Vec::new(), failure.messages()),
         };
-        Given { secrets: secrets.collect(), trust: self.trust.clone(), plugins, unusable }
+        RunInputs { secrets: secrets.collect(), trust: self.trust.clone(), plugins, unusable }
     }
 
     fn decide(
         &self,
-        order: &Order,
-        given: &Given,
+        job: &ProvisioningJob,
+        given: &RunInputs,
         cancel: &Cancel,
-    ) -> Result<(Document, Decision), Vec<Diagnostic>> {
-        if let Some(said) = torn::says() {
-            // Half a program would end in the middle of its work.
-            return Err(vec![torn::found(&said)]);
+    ) -> Result<(Document, ProvisionPlan), Vec<ProvisionDiagnostic>> {
+        if let Some(message) = truncated_image::kernel_message() {
+            // A truncated program would fail in the middle of its work.
+            return Err(vec![truncated_image::diagnostic(&message)]);
         }
-        let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
-        let document = document::read("order", &text)?;
+        let text = serde_json::to_vec(&job.document).expect("it was read as JSON");
+        let document = document::read("job", &text)?;
         let deadline = Instant::now() + DISKS_APPEAR;
         loop {
-            match decide(&document, &look_until(&document, &self.machine, given, cancel)) {
+            match decide(&document, &observe_until(&document, &self.machine, given, cancel)) {
                 Ok(decision) => return Ok((document, decision)),
                 Err(found) => {
                     let is_over = Instant::now() >= deadline || cancel.is_cancelled();
@@ -281,31 +286,35 @@ impl Agent {
         }
     }
 
-    fn carry_out(&self, order: &Arc<Order>) -> (Report, Option<Decision>) {
+    fn carry_out(&self, job: &Arc<ProvisioningJob>) -> (Report, Option<ProvisionPlan>) {
         let cancel = Cancel::default();
-        let teller = Teller::start(Arc::clone(&self.controller), Arc::clone(order), cancel.clone());
-        if let Some(kept) = &order.undo {
-            let report = backup::undo(order, kept, &self.machine, &teller);
-            teller.close(LAST_WORDS);
+        let sender =
+            EventSender::start(Arc::clone(&self.controller), Arc::clone(job), cancel.clone());
+        if let Some(kept) = &job.undo {
+            let report = backup::undo(job, kept, &self.machine, &sender);
+            sender.close(EVENTS_TIMEOUT);
             self.show_problem(&report);
             return (report, None);
         }
-        let given = self.given(order);
-        let (report, decision) = match self.decide(order, &given, &cancel) {
+        let given = self.given(job);
+        let (report, decision) = match self.decide(job, &given, &cancel) {
             Err(found) => {
                 for found in &found {
                     let message = Some(found.to_string());
-                    teller.tell(Event { message, ..event("", "", Phase::Failed) });
+                    sender.send(Event { message, ..event("", "", Phase::Failed) });
                 }
                 (reporting::refused(&found), None)
             }
             Ok((document, decision)) => {
-                let work = Arc::new(Work::new(&decision, teller, Arc::clone(&self.screen)));
-                let (controller, order) = (Arc::clone(&self.controller), Arc::clone(order));
-                let keeper = Keeper { controller, order, cancel: cancel.clone() };
-                let listener = Arc::new(Listening { work: Arc::clone(&work), keeper });
+                let work = Arc::new(Work::new(&decision, sender, Arc::clone(&self.screen)));
+                let backups = BackupSender {
+                    controller: Arc::clone(&self.controller),
+                    job: Arc::clone(job),
+                    cancel: cancel.clone(),
+                };
+                let listener = Arc::new(ProgressListener { work: Arc::clone(&work), backups });
                 let applied =
-                    pipeline::apply(&document, &decision, &self.machine, &given, None, listener);
+                    apply::apply(&document, &decision, &self.machine, &given, None, listener);
                 work.end(applied.as_ref().err().map(|error| chain(error)));
                 let report = match &applied {
                     Ok(applied) => reporting::applied(&decision, *applied),
@@ -315,7 +324,7 @@ impl Agent {
                 (Report { erased: work.erased().clone(), ..report }, Some(decision))
             }
         };
-        // Who is told to end no longer looks at all that there is: that is no refusal.
+        // A cancelled run stops examining the machine early, which is no refusal.
         let outcome = match report.outcome {
             Outcome::Refused if cancel.is_cancelled() => Outcome::Aborted,
             outcome => outcome,
@@ -325,50 +334,50 @@ impl Agent {
         (report, decision)
     }
 
-    /// It stays to be read, whatever else goes wrong until there is another order.
+    /// The problem stays on the screen until the next job.
     fn show_problem(&self, report: &Report) {
         if let Some(problem) = report.problems.first() {
             let mut screen = self.screen();
-            screen.view.failed = Some(problem.what.clone());
+            screen.view.failed = Some(problem.diagnostic.message.clone());
             screen.draw();
         }
     }
 
-    /// Until it is durable where the controller keeps it, or the controller wants nothing of it.
-    fn report(&self, order: &Order, report: &Report) -> Then {
-        self.screen().stage("telling the controller what came of it");
+    /// Sends the report until the controller has stored it durably or refuses it.
+    fn report(&self, job: &ProvisioningJob, report: &Report) -> NextAction {
+        self.screen().stage("sending the report to the controller");
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.controller.report(order, report) {
+            match self.controller.report(job, report) {
                 Ok(answer) => {
-                    let word = serde_json::to_value(report.outcome).unwrap_or_default();
-                    let word = word.as_str().unwrap_or_default().to_owned();
+                    let outcome = serde_json::to_value(report.outcome).unwrap_or_default();
+                    let outcome = outcome.as_str().unwrap_or_default();
                     let mut screen = self.screen();
                     screen.view.next = None;
-                    screen.stage(&format!("the controller knows: {word}"));
+                    screen.stage(&format!("report acknowledged by the controller: {outcome}"));
                     return answer.then;
                 }
                 Err(error @ (CallError::Refused(_) | CallError::Over(_))) => {
                     self.wait(&error, &mut pause);
-                    return Then::Retry;
+                    return NextAction::Retry;
                 }
                 Err(error) => self.wait(&error, &mut pause),
             }
         }
     }
 
-    fn go_on(&self, then: Then, decision: Option<&Decision>) -> Result<(), Failure> {
-        let (words, power) = match then {
-            Then::Reboot => ("starting the machine again", Some(Power::Restart)),
-            Then::Kexec => {
+    fn go_on(&self, then: NextAction, decision: Option<&ProvisionPlan>) -> Result<(), Failure> {
+        let (stage, power) = match then {
+            NextAction::Reboot => ("restarting the machine", Some(Power::Restart)),
+            NextAction::Kexec => {
                 self.kexec(decision);
-                ("starting the machine again", Some(Power::Restart))
+                ("restarting the machine", Some(Power::Restart))
             }
-            Then::PowerOff => ("switching the machine off", Some(Power::Off)),
-            Then::Stay => ("waiting for people", None),
-            Then::Retry => ("trying again soon", None),
+            NextAction::PowerOff => ("powering off the machine", Some(Power::Off)),
+            NextAction::Stay => ("waiting for an operator", None),
+            NextAction::Retry => ("retrying soon", None),
         };
-        self.screen().stage(words);
+        self.screen().stage(stage);
         if let Some(power) = power {
             return switch(power).map_err(Failure::Power);
         }
@@ -376,52 +385,57 @@ impl Agent {
         Ok(())
     }
 
-    /// Does not come back, unless the firmware has to do it.
-    fn kexec(&self, decision: Option<&Decision>) {
+    /// Starts the installed kernel; returns only if the firmware must restart the machine instead.
+    fn kexec(&self, decision: Option<&ProvisionPlan>) {
         self.screen().stage("starting the installed system");
-        let start = decision.ok_or(NoStart::Nothing).and_then(|it| it.start(&self.machine));
-        let tried = start.map_err(NoKexec::from).and_then(|start| kexec::go(&start));
+        let found = decision.ok_or(StartError::Nothing).and_then(|it| start(it, &self.machine));
+        let tried = found.map_err(NoKexec::from).and_then(|start| kexec::go(&start));
         if let Err(error) = tried {
-            self.screen().error(&format!("without kexec: {}", chain(&error)));
+            self.screen().error(&format!("kexec failed: {}", chain(&error)));
         }
     }
 }
 
-/// Whether all that is missing is a disk.
-fn may_appear(found: &[Diagnostic]) -> bool {
+/// Whether a missing disk is among the reasons.
+fn may_appear(found: &[ProvisionDiagnostic]) -> bool {
     found.iter().any(|found| found.code == Code::NoDisk)
 }
 
-/// What is done now, for the screen and the controller.
+/// The current work, shown on the screen and reported to the controller.
 struct Work {
     /// Which action each step belongs to.
     actions: Vec<(String, String)>,
     now: Mutex<Option<String>>,
-    teller: Mutex<Option<Teller>>,
+    sender: Mutex<Option<EventSender>>,
     screen: Arc<Mutex<Screen>>,
     erased: Mutex<Vec<Erasure>>,
 }
 
-struct Listening {
+struct ProgressListener {
     work: Arc<Work>,
-    keeper: Keeper,
+    backups: BackupSender,
 }
 
 impl Work {
-    fn new(decision: &Decision, teller: Teller, screen: Arc<Mutex<Screen>>) -> Self {
+    fn new(decision: &ProvisionPlan, sender: EventSender, screen: Arc<Mutex<Screen>>) -> Self {
         let steps = decision.show().steps;
         let actions = steps.iter().map(|step| (step.name.to_owned(), step.call.action.clone()));
         let actions = actions.collect();
-        let (now, teller) = (Mutex::default(), Mutex::new(Some(teller)));
-        Self { actions, now, teller, screen, erased: Mutex::default() }
+        Self {
+            actions,
+            now: Mutex::default(),
+            sender: Mutex::new(Some(sender)),
+            screen,
+            erased: Mutex::default(),
+        }
     }
 
     fn erased(&self) -> MutexGuard<'_, Vec<Erasure>> {
-        self.erased.lock().unwrap_or_else(PoisonError::into_inner)
+        self.erased.lock()
     }
 
     fn now(&self) -> MutexGuard<'_, Option<String>> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        self.now.lock()
     }
 
     fn action(&self, step: &str) -> &str {
@@ -429,52 +443,52 @@ impl Work {
         found.map_or("", |(_, action)| action)
     }
 
-    fn tell(&self, event: Event) {
-        let teller = self.teller.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(teller) = &*teller {
-            if event.phase == Phase::Progress { teller.progress(event) } else { teller.tell(event) }
+    fn send(&self, event: Event) {
+        let sender = self.sender.lock();
+        if let Some(sender) = &*sender {
+            if event.phase == Phase::Progress { sender.progress(event) } else { sender.send(event) }
         }
     }
 
     fn begins(&self, step: &str) {
         self.end(None);
         *self.now() = Some(step.to_owned());
-        self.tell(event(self.action(step), step, Phase::Started));
-        lock(&self.screen).stage(step);
+        self.send(event(self.action(step), step, Phase::Started));
+        self.screen.lock().stage(step);
     }
 
-    /// The step that was at work has ended, well or not.
+    /// Ends the current step, with or without a failure.
     fn end(&self, failure: Option<String>) {
         let Some(step) = self.now().take() else { return };
         let phase = if failure.is_some() { Phase::Failed } else { Phase::Done };
         if failure.is_none() {
-            lock(&self.screen).view.done.push(step.clone());
+            self.screen.lock().view.done.push(step.clone());
         }
-        self.tell(Event { message: failure, ..event(self.action(&step), &step, phase) });
+        self.send(Event { message: failure, ..event(self.action(&step), &step, phase) });
     }
 
     fn progress(&self, progress: Progress) {
         let step = self.now().clone().unwrap_or_default();
         let Progress { done, total, rate } = progress;
-        self.tell(Event {
+        self.send(Event {
             done: Some(done),
             total,
             unit: Some("bytes".to_owned()),
             rate: Some(rate),
             ..event(self.action(&step), &step, Phase::Progress)
         });
-        lock(&self.screen).progress(progress);
+        self.screen.lock().progress(progress);
     }
 
     fn close(&self) {
-        let teller = self.teller.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(teller) = teller {
-            teller.close(LAST_WORDS);
+        let sender = self.sender.lock().take();
+        if let Some(sender) = sender {
+            sender.close(EVENTS_TIMEOUT);
         }
     }
 }
 
-impl Listener for Listening {
+impl Listener for ProgressListener {
     fn begins(&self, step: &str) {
         self.work.begins(step);
     }
@@ -483,15 +497,15 @@ impl Listener for Listening {
         self.work.progress(progress);
     }
 
-    fn taken(&self, taken: &[Taken]) {
-        lock(&self.work.screen).stage("keeping what the disks hold at the controller");
-        for note in self.keeper.keep(taken) {
-            self.work.tell(Event { message: Some(note), ..event("disks", "", Phase::Note) });
+    fn taken(&self, taken: &[TakenBackup]) {
+        self.work.screen.lock().stage("sending the disk backups to the controller");
+        for note in self.backups.send(taken) {
+            self.work.send(Event { message: Some(note), ..event("disks", "", Phase::Note) });
         }
     }
 
     fn cancel(&self) -> Cancel {
-        self.keeper.cancel.clone()
+        self.backups.cancel.clone()
     }
 
     fn erased(&self, report: &erase::Report) {

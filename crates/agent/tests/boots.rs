@@ -1,23 +1,19 @@
-//! Disks that were provisioned are booted by real firmware, without anything else: what is on them has
-//! to be found, by the loaders, by the kernel and by the system. As root, on loop devices.
-
-#[allow(dead_code, reason = "shared with the tests of hoist-provision, which use all of it")]
-#[path = "../../provision/tests/disk/loop_device.rs"]
-mod loop_device;
+//! Real firmware boots provisioned disks and nothing else: loader, kernel and system must find each
+//! other on the disk. As root, on loop devices.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use hoist_machine::{Firmware, NvmeDisk, Turn, boot_from_disk, guest};
-use hoist_provision::device::kernel;
-use hoist_provision::images::Digest;
-use loop_device::{LoopDisk, run};
+use hoist_device::kernel;
+use hoist_machine::{Firmware, NvmeDisk, Permit, boot_from_disk, guest};
+use hoist_provision::digest::Digest;
+use hoist_testkit::loop_disk::{LoopDisk, run};
 
 const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_mins(2);
+const DEADLINE: Duration = Duration::from_mins(2);
 
-/// The first process of the system: says what it finds, and powers off.
+/// The first process of the system: prints the state of the machine, and powers off.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -35,10 +31,10 @@ say "done"
 poweroff -f
 "#;
 
-/// What a kernel needs to read FAT.
+/// The modules with which the kernel reads FAT.
 const MODULES: [&str; 4] = ["fat.ko", "vfat.ko", "nls_cp437.ko", "nls_ascii.ko"];
 
-/// What the core of GRUB is made of.
+/// The modules of the core image of GRUB.
 const GRUB_MODULES: [&str; 9] = [
     "part_gpt",
     "fat",
@@ -82,7 +78,7 @@ struct Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         // A loop device that is used again would still have them.
-        let _ = kernel::tell(self.disk.path(), &[]);
+        let _ = kernel::set_partitions(self.disk.path(), &[]);
     }
 }
 
@@ -124,7 +120,8 @@ impl Bench {
     }
 
     fn grub(&self, platform: &str, more: &[&str]) -> PathBuf {
-        let (config, image) = (self.path("grub.cfg"), self.path(platform));
+        let config = self.path("grub.cfg");
+        let image = self.path(platform);
         fs_err::write(&config, GRUB_CONFIG).expect("it is written");
         let mut mkimage = Command::new("grub-mkimage");
         mkimage.args(["-O", platform, "-p", "/hoist", "-c"]).arg(&config).arg("-o").arg(&image);
@@ -134,7 +131,8 @@ impl Bench {
 
     /// A unified kernel image, which finds its root by the name of the partition.
     fn uki(&self) -> PathBuf {
-        let (words, image) = (self.path("cmdline"), self.path("uki.efi"));
+        let words = self.path("cmdline");
+        let image = self.path("uki.efi");
         let text =
             "root=PARTLABEL=root rootfstype=ext4 rw console=ttyS0 quiet panic=-1 no_timer_check";
         fs_err::write(&words, text).expect("it is written");
@@ -254,9 +252,9 @@ fn boots(case: &Case) {
         if case.is_for_both { &[Firmware::Bios, Firmware::Uefi] } else { &[case.firmware] };
     let partuuid = bench.partuuid("root");
     for firmware in firmwares {
-        let _turn = Turn::wait().expect("our turn");
+        let _permit = Permit::wait().expect("a permit");
         let disk = NvmeDisk { image: bench.disk.file(), sector: case.sector };
-        let said = boot_from_disk(*firmware, &disk, PATIENCE).expect("it boots");
+        let said = boot_from_disk(*firmware, &disk, DEADLINE).expect("it boots");
         let says = |text: &str| assert!(said.contains(text), "`{text}` is not in\n{said}");
         says("hoist-test: root: ext4");
         says("hoist-test: drive: {\"name\": \"found\"}");
@@ -269,12 +267,12 @@ fn boots(case: &Case) {
 }
 
 #[test]
-fn bios_starts_what_was_provisioned_with_grub() {
+fn bios_boots_a_disk_provisioned_with_grub() {
     boots(&Case::new(Firmware::Bios, Loader::Grub, 512));
 }
 
 #[test]
-fn uefi_starts_what_was_provisioned_with_systemd_boot() {
+fn uefi_boots_a_disk_provisioned_with_systemd_boot() {
     boots(&Case::new(Firmware::Uefi, Loader::SystemdBoot, 512));
 }
 
@@ -285,7 +283,7 @@ fn uefi_starts_a_unified_kernel_from_a_disk_of_large_sectors() {
 
 #[test]
 #[ignore = "wide: `make test-full`"]
-fn every_other_way_of_starting_works_too() {
+fn remaining_boot_paths_work() {
     for (loader, sector) in
         [(Loader::Uki, 512), (Loader::Grub, 512), (Loader::Grub, 4096), (Loader::SystemdBoot, 4096)]
     {

@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a holder may do to the objects of a context.
+/// An action on the objects of a context that a token may allow.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -30,7 +30,7 @@ pub enum Context {
     Cluster,
     Storage,
     Etcd,
-    /// What the agent of a node does for that node.
+    /// Calls of a node's agent about that node.
     Agent,
     /// `write`: naming a secret in a metadata layer, a provision profile or a task.
     Secrets,
@@ -49,7 +49,7 @@ pub enum Context {
 pub struct Scope {
     pub verbs: Vec<Verb>,
     pub contexts: Vec<Context>,
-    /// Absent: every node, and what belongs to no node.
+    /// Absent: every node, and objects that belong to no node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
 }
@@ -58,7 +58,7 @@ pub struct Scope {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// For people: who or what will hold it.
+    /// The future holder of the token, for people.
     pub name: String,
     pub scopes: Vec<Scope>,
     /// RFC 3339; absent means that it never expires.
@@ -107,7 +107,7 @@ pub struct AuditEntry {
     pub at: String,
     /// `admin`, `token/<id>` or `jwt/<subject>`.
     pub who: String,
-    /// Address the request came from; empty for what the controller did by itself.
+    /// Address the request came from; empty for actions of the controller itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub from: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -115,7 +115,7 @@ pub struct AuditEntry {
     pub method: String,
     /// The route's template, such as `/inventory/v1/nodes/{id}`.
     pub route: String,
-    /// What was written, such as `node/n1` or `apply: 3 nodes`.
+    /// The object of the write, such as `node/n1` or `apply: 3 nodes`.
     pub object: String,
     /// Site revision before and after, where the write touched it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,7 +143,7 @@ pub struct AuditPage {
     pub verification: Option<AuditVerification>,
 }
 
-/// What a walk over the whole audit chain found.
+/// Result of verifying the whole audit chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditVerification {
     pub intact: bool,
@@ -237,7 +237,7 @@ pub struct Database {
     pub revision: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// Absent in a store that was never used.
+    /// Absent in an unused store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<DatabaseSchema>,
     /// The newest schema that this hoist knows.
@@ -247,7 +247,7 @@ pub struct Database {
     /// An import was begun and not finished.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished_import: bool,
-    /// Controllers that said that they run on this store.
+    /// Controllers registered on this store.
     pub controllers: Vec<ControllerSeen>,
 }
 

@@ -19,7 +19,7 @@ pub struct Blob {
     pub received: u64,
 }
 
-/// An artifact, and what the controller knows about it.
+/// An artifact with the state of its content at this controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ArtifactObject {
     pub name: ArtifactName,
@@ -46,7 +46,7 @@ pub struct ArtifactObject {
 
 /// What became of checking one blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Verified {
+pub struct ArtifactVerification {
     pub sha256: Digest,
     /// The artifacts that it is the content of.
     pub names: Vec<ArtifactName>,
@@ -70,14 +70,14 @@ pub enum Outcome {
     Missing,
 }
 
-/// What a collection removed, or would remove.
+/// Result of a garbage collection, or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Collected {
+pub struct CollectionResult {
     pub dry_run: bool,
     /// Artifacts that nothing named, if that was asked for.
     pub artifacts: Vec<ArtifactName>,
     pub blobs: Vec<CollectedBlob>,
-    /// Uploads that nobody went on with, and what was set aside as damaged.
+    /// Abandoned uploads and content set aside as damaged.
     pub leftovers: usize,
     /// Of all of them together.
     pub bytes: u64,

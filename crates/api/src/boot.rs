@@ -1,11 +1,11 @@
-//! Bodies of `/boot/v2`: what machines boot, why, and what was decided about it.
+//! Bodies of `/boot/v2`: boot configurations, boot states, explanations and the boot history.
 
 use std::net::IpAddr;
 
 use hoist_model::node::Labels;
 use hoist_model::{
-    Arch, BootConfig, BootConfigSpec, BootMode, BootState, ConfigMode, Doing, GroupName, Mac, Name,
-    Nid, NodeId, Role, Selector, Xname,
+    Arch, BootAction, BootConfig, BootConfigSpec, BootMode, BootState, ConfigMode, GroupName, Mac,
+    Name, Nid, NodeId, Role, Selector, Xname,
 };
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -63,7 +63,7 @@ impl BootConfigObject {
         }
     }
 
-    /// What was declared.
+    /// The declared part of the object.
     pub fn into_spec(self) -> BootConfigSpec {
         BootConfigSpec {
             selector: self.selector,
@@ -81,7 +81,7 @@ impl BootConfigObject {
     }
 }
 
-/// `GET /boot/v2/explain/{node}`: what a node does when it asks, and why.
+/// `GET /boot/v2/explain/{node}`: the boot outcome of a node and its reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
     pub node: Name,
@@ -89,38 +89,48 @@ pub struct Explanation {
     /// The MAC it is expected to ask with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    pub doing: Doing,
-    /// What was chosen for it, whether or not it gets to boot it.
+    pub doing: BootAction,
+    /// Why the node gets an error or has to wait, although something was chosen for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Records for unknown machines (`bss:Unknown-x86_64`): a node that waits boots the one of its
+    /// architecture.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub discovery: Vec<String>,
+    /// The chosen configuration, even if the node does not get to boot it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<ExplainedChoice>,
-    /// What also speaks of the node, the next best first.
+    /// Other configurations that select the node, the next best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<LostChoice>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initrd: Vec<String>,
-    /// Why archives of plug-ins are behind the agent, or what is missing for it.
+    /// Why plug-in archives follow the agent, or which requirement is missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<String>,
     /// The command line, word by word.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub words: Vec<Word>,
-    /// What was decided about the node's booting, if anything was.
+    pub arguments: Vec<KernelArgument>,
+    /// The boot state of the node, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<BootState>,
     pub enabled: bool,
     pub protected: bool,
-    /// When it last asked, and what it got.
+    /// Time and answer of the node's last request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<HistoryRow>,
-    /// The site revision that all this was worked out from.
+    /// The last request of the node that ended in an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<HistoryRow>,
+    /// The site revision of this explanation.
     pub revision: u64,
-    /// Seconds since the picture was last known to be the newest.
+    /// Seconds since the roster was last known to be the newest.
     pub age_seconds: u64,
 }
 
-/// A configuration, or boot parameters, that speak of a node.
+/// A configuration, or boot parameters, that select a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExplainedChoice {
     /// The name of a configuration, or `bss:` and the key of boot parameters.
@@ -140,10 +150,10 @@ pub struct LostChoice {
     pub why: String,
 }
 
-/// One word of a command line.
+/// A kernel argument with its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Word {
-    pub word: String,
+pub struct KernelArgument {
+    pub argument: String,
     /// `params`, `node`, `asked`, `initrd`, `cloud-init`, `referral`, `kernel-image` or
     /// `initrd-image`.
     pub origin: String,
@@ -152,7 +162,7 @@ pub struct Word {
 /// `POST /boot/v2/diff`: what documents would mean for booting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BootDiff {
-    /// The site revision it was worked out for.
+    /// The site revision of the comparison.
     pub revision: u64,
     /// Nodes that would boot something else.
     pub other: usize,
@@ -178,7 +188,7 @@ impl BootDiff {
 pub struct BootChange {
     pub node: Name,
     pub change: BootChangeKind,
-    /// What it boots, or does instead.
+    /// The boot outcome before and after the change.
     pub from: String,
     pub to: String,
 }
@@ -203,16 +213,16 @@ impl BootChangeKind {
     }
 }
 
-/// What a node asked for last, per endpoint.
+/// The last request of a node per endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryRow {
-    /// `bootscript` or `user-data`.
+    /// `bootscript`, `user-data`, or `bootscript-error` for requests that ended in an error.
     pub endpoint: String,
     #[schemars(with = "String")]
     pub last: Timestamp,
     /// How often it asked since it is remembered.
     pub count: u64,
-    /// What it got: a configuration, `bss:…` or `disk`.
+    /// The answer: a configuration, `bss:…`, `disk`, or the detail of the error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
     /// The revision of that.
@@ -227,13 +237,13 @@ pub struct History {
     pub rows: Vec<HistoryRow>,
 }
 
-/// What was decided about a node's booting, and what that comes to.
+/// The boot state of a node and its effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBootState {
     pub node: Name,
     pub id: NodeId,
-    pub doing: Doing,
-    /// What it boots, or would boot if it did not do something else.
+    pub doing: BootAction,
+    /// The configuration that the node boots, unless its state overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<String>,
     /// Absent: nothing was decided.
@@ -251,7 +261,7 @@ pub struct BootStateList {
     pub next: Option<NodeId>,
 }
 
-/// `PUT /boot/v2/state/{node}` and `PUT /boot/v2/states`. What is absent stays as it is.
+/// `PUT /boot/v2/state/{node}` and `PUT /boot/v2/states`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StateRequest {
@@ -294,7 +304,7 @@ impl ModeWord {
     }
 }
 
-/// What a change of boot states did, or would do.
+/// Result of a change of boot states, or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StatesChanged {
     pub revision: u64,
@@ -309,16 +319,19 @@ pub struct StatesChanged {
     pub needs_affects: bool,
 }
 
-/// A machine that asked for a boot script and is not in the inventory.
+/// A machine that asked for a boot script or metadata and is not in the inventory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DiscoveredMachine {
-    pub mac: Mac,
+    /// Of those that asked for a boot script. One that asked for metadata is known by its address
+    /// only, on the controller that it asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
     /// As its firmware says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
     /// Where it asked from last.
     pub from: IpAddr,
-    /// What it says it is: `iPXE/1.21`.
+    /// The user agent of the machine: `iPXE/1.21`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     #[schemars(with = "String")]
@@ -328,6 +341,9 @@ pub struct DiscoveredMachine {
     pub count: u64,
     /// Whether it was given something to boot.
     pub booted: bool,
+    /// The disabled node that has the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Name>,
 }
 
 /// `POST /boot/v2/discovered/{mac}/adopt`: the machine becomes a node.
@@ -349,7 +365,7 @@ pub struct AdoptRequest {
     pub xname: Option<Xname>,
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// By default what its firmware said.
+    /// By default the value reported by its firmware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arch: Option<Arch>,
     /// The address that was seen is not kept.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What to carry over.
+/// The boot parameters to import.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportParameters {
@@ -11,7 +11,7 @@ pub struct ImportParameters {
     pub parameters: Vec<serde_json::Value>,
 }
 
-/// What was carried over, or would be.
+/// Result of the import, or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportedParameters {
@@ -28,18 +28,24 @@ pub struct ImportedParameters {
     /// Whether that is so many that the number has to be named.
     #[serde(default)]
     pub needs_affects: bool,
-    /// What was not carried over.
+    /// Entries that were not imported.
     #[serde(default)]
-    pub left: Vec<LeftOut>,
+    pub left: Vec<ImportRemark>,
+    /// Records that BSS never served, and that this controller serves.
+    #[serde(default)]
+    pub revived: Vec<ImportRemark>,
+    /// Changed records that keep cloud-init data which the import does not have.
+    #[serde(default)]
+    pub kept: Vec<ImportRemark>,
 }
 
-/// One thing that was not carried over.
+/// A remark about one element of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LeftOut {
+pub struct ImportRemark {
     /// Which element of the list, from 0.
     pub at: usize,
-    /// Whom it was for, as far as can be told.
+    /// The target, as far as it is known.
     #[serde(default)]
     pub who: String,
     pub reason: String,

@@ -1,7 +1,7 @@
 //! The typed client of hoist's API, for the command line, the agent and tests.
 //!
-//! Every call says in its error whether it was a write, because that decides what a lost answer
-//! means: a read may be tried again, the outcome of a write is unknown.
+//! Every error says whether the call was a write: a read may be repeated after a lost answer, but
+//! the outcome of a write is unknown.
 
 mod admin;
 mod artifact;
@@ -84,7 +84,7 @@ impl Client {
             .user_agent(concat!("hoist/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_keepalive(KEEPALIVE)
-            // A token is for the server that was named, and for nobody it points to.
+            // The token must not be sent to a server that the configured one redirects to.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .tls_backend_preconfigured(tls(access.authorities.as_deref())?)
@@ -177,7 +177,8 @@ impl Call<'_> {
 
     /// Sends it, and gives an answer that is a success.
     async fn send(self) -> Result<Response, ClientError> {
-        let (client, write) = (self.client, self.write);
+        let client = self.client;
+        let write = self.write;
         let response = self.answer().await?;
         if response.status().is_success() {
             return Ok(response);
@@ -185,7 +186,7 @@ impl Call<'_> {
         Err(refusal(response, write, client.base.clone()).await)
     }
 
-    /// Health is told in the body, whatever the status.
+    /// The body states the health, with any status code.
     async fn health(self) -> Result<Health, ClientError> {
         let client = self.client;
         let response = self.answer().await?;
@@ -241,8 +242,8 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A header that does not appear in logs. A token that is no header value is sent as none: the
-/// server then says what is missing.
+/// A header that does not appear in logs. A token that is not a valid header value is not sent: the
+/// server then reports the missing token.
 fn bearer(token: &SecretString) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())) {
@@ -269,7 +270,7 @@ async fn whole(mut response: Response, write: bool) -> Result<Bytes, ClientError
     Ok(body.freeze())
 }
 
-/// What an answer that is no success says.
+/// Converts an unsuccessful answer into an error.
 async fn refusal(response: Response, write: bool, url: Url) -> ClientError {
     let status = response.status().as_u16();
     let is_problem = media_type(&response).starts_with(problem::MEDIA_TYPE);

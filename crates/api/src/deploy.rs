@@ -1,16 +1,17 @@
-//! Bodies of `/deploy/v1`: plans, runs and what happens in them.
+//! Bodies of `/deploy/v1`: plans, runs and their events.
 
 use std::collections::BTreeMap;
 
+use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What is to be done: task files and which part of them, or a plan that was made before.
+/// The work to do: task files and a selection of them, or a plan that was compiled before.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanRequest {
-    /// For people: what the run is for.
+    /// The purpose of the run, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -20,7 +21,7 @@ pub struct PlanRequest {
     pub settings: Value,
     #[serde(default)]
     pub selection: Selection,
-    /// What conditions of another product are that nobody translated; without it there is no plan.
+    /// Value of foreign conditions that could not be translated; without it no plan is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<bool>,
     /// A plan, instead of files: alone, or with all that `POST /deploy/v1/plans` gave. Then it is
@@ -30,12 +31,12 @@ pub struct PlanRequest {
     /// It only looks whether something holds: `last` does not mean such a run.
     #[serde(default, skip_serializing_if = "is_false")]
     pub check: bool,
-    /// Begin also where another run is under way on the same nodes.
+    /// Start even if another run is active on the same nodes.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub beside: bool,
+    pub allow_concurrent: bool,
 }
 
-/// A file and what is in it.
+/// A file with its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskFile {
@@ -65,18 +66,18 @@ pub struct Selection {
     /// `failed` or `blocked`, in the last run of the same files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<String>,
-    /// Do also what was done with the same inputs before.
+    /// Repeat steps that were already done with the same inputs.
     #[serde(default, skip_serializing_if = "is_false")]
     pub repeat: bool,
     /// Do so for tasks that are for one of these events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<String>,
-    /// Do not ask whether what the tasks need was done.
+    /// Do not check that the prerequisites of the tasks are done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub without_prerequisites: bool,
 }
 
-/// What came of compiling.
+/// Result of compiling.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanAnswer {
     /// To be given back to `POST /deploy/v1/runs`; absent if the files are wrong.
@@ -97,21 +98,21 @@ pub struct PlanAnswer {
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub listing: Value,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub diagnostics: Vec<Diagnostic>,
-    /// What would change, where that was asked for.
+    pub diagnostics: Vec<TaskFileDiagnostic>,
+    /// `PredictedChange` changes, if requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub predictions: Vec<Predicted>,
-    /// Instances that were not looked at, because there are so many.
+    pub predictions: Vec<PredictedChange>,
+    /// Number of instances beyond the limit of predictions.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_predicted: usize,
-    /// Runs under way on the same nodes: it would be refused without `beside`.
+    /// Runs active on the same nodes: the run would be refused without `allow_concurrent`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<String>,
+    pub concurrent: Vec<String>,
 }
 
-/// What an instance would change, as its node is now.
+/// `PredictedChange` changes of an instance in the current state of its node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Predicted {
+pub struct PredictedChange {
     pub instance: String,
     pub change: Change,
     /// Lines as `diff -u` has them.
@@ -137,18 +138,15 @@ pub struct Skip {
     pub reason: String,
 }
 
-/// What is wrong with a task file, or odd.
+/// A problem of a task file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Diagnostic {
+pub struct TaskFileDiagnostic {
     pub severity: Severity,
     pub code: String,
-    pub message: String,
-    /// `file:line:column`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub at: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-    /// The place, drawn.
+    /// Its place is `file:line:column`.
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
+    /// An excerpt of the file with the place marked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub drawing: String,
 }
@@ -167,7 +165,7 @@ pub enum Severity {
 pub enum RunState {
     Running,
     Paused,
-    /// Nothing new starts; what runs comes to its end.
+    /// No new step starts; running steps finish.
     Stopping,
     /// A person has to say how it goes on.
     Waiting,
@@ -233,10 +231,10 @@ pub struct RunSummary {
     /// SHA-256 of the plan.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub plan: String,
-    /// The run that this one takes back.
+    /// The run that this one undoes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<String>,
-    /// Nobody started it: its task files wanted it.
+    /// Started automatically because its task files ask for it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub automatic: bool,
     /// It only looks whether something holds.
@@ -250,9 +248,9 @@ pub struct RunSummary {
     /// Why it cannot be read, with the place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
-    /// When it is begun: what is odd about what it was made of.
+    /// At the start: warnings about its inputs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub diagnostics: Vec<Diagnostic>,
+    pub diagnostics: Vec<TaskFileDiagnostic>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -265,22 +263,22 @@ pub struct RunList {
 pub struct RunDetail {
     #[serde(flatten)]
     pub summary: RunSummary,
-    /// What failed, and what a person has to decide about.
+    /// Failures, and steps that need a decision of an operator.
     pub failures: Vec<Trouble>,
-    /// What is under way, the longest first.
+    /// Running instances, the longest first.
     pub running: Vec<Instance>,
-    /// What is ready and may not start, with what holds it back.
+    /// Ready instances that may not start, with the reason.
     pub held: Vec<Instance>,
-    /// The longest way through what is left.
+    /// The critical path of the remaining steps.
     pub critical: Vec<String>,
     /// Steps that wait until they are released.
     pub holds: Vec<String>,
     /// Who or what paused it, if it is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<String>,
-    /// The last run that takes back what this one did, unless it went on since.
+    /// The last run that undid this one, unless this one continued since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub taken_back_by: Option<String>,
+    pub undone_by: Option<String>,
 }
 
 /// An instance that did not come to a good end.
@@ -311,6 +309,9 @@ pub struct Instance {
     /// Why it is in that state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The check that did not hold, if it is in that state because of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<FailedCheck>,
     /// What keeps it from starting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
@@ -335,6 +336,59 @@ pub struct Attempt {
     pub end: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// The check that did not hold, if the attempt ended because of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<FailedCheck>,
+}
+
+/// A check that did not hold: the assertion and the observation, apart from each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FailedCheck {
+    pub kind: CheckKind,
+    /// The assertion, `says` of the task file, or the name of the action that checks. Empty if the
+    /// check could not be made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub title: String,
+    /// What was observed: the last line that the check printed, or why it could not be made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub output: String,
+    /// The exit code of the program that checked, if there was one and it ended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+}
+
+/// Whether a check is made before its task or after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckKind {
+    Precondition,
+    Postcondition,
+}
+
+/// `precondition "no one is logged in" failed (exit code 1): alice pts/0; nothing was changed`.
+impl std::fmt::Display for FailedCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, title, output, exit_code } = self;
+        f.write_str(match kind {
+            CheckKind::Precondition => "precondition",
+            CheckKind::Postcondition => "postcondition",
+        })?;
+        if title.is_empty() {
+            f.write_str(" not checked")?;
+        } else {
+            write!(f, " \"{title}\" failed")?;
+        }
+        if let Some(code) = exit_code {
+            write!(f, " (exit code {code})")?;
+        }
+        if !output.is_empty() {
+            write!(f, ": {output}")?;
+        }
+        match kind {
+            CheckKind::Precondition => f.write_str("; nothing was changed"),
+            CheckKind::Postcondition => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -345,7 +399,7 @@ pub struct InstanceList {
     pub next: Option<u32>,
 }
 
-/// A record of the journal, with names for what has one.
+/// A record of the journal, with names instead of numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunEvent {
     /// The first record of a run is 1.
@@ -358,7 +412,7 @@ pub struct RunEvent {
     pub more: Map<String, Value>,
 }
 
-/// What happened after some event.
+/// The events after a given one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunEvents {
     pub items: Vec<RunEvent>,
@@ -366,13 +420,13 @@ pub struct RunEvents {
     pub last: u64,
     /// Where the run stands after it.
     pub state: RunState,
-    /// Nothing runs, and nothing more comes by itself: it has ended, or somebody has to say
-    /// something.
+    /// No step is running and none will start without an operator: the run has ended or waits for
+    /// an order.
     #[serde(default)]
     pub rests: bool,
 }
 
-/// What an operator says to a run.
+/// An operator's order to a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a word of its own on the wire")]
@@ -399,33 +453,33 @@ pub struct Order {
     /// `undo`: only instances of these nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// `undo`: go on although some steps cannot be taken back.
+    /// `undo`: continue although some steps cannot be undone.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leave_gaps: bool,
-    /// `undo`: also where somebody changed since what a step left.
+    /// `undo`: also steps whose result was changed since.
     #[serde(default, skip_serializing_if = "is_false")]
     pub over_changes: bool,
-    /// `resume`, `retry`, `mark`, `undo`: also where another run is under way on the same nodes.
+    /// `resume`, `retry`, `mark`, `undo`: also if another run is active on the same nodes.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub beside: bool,
+    pub allow_concurrent: bool,
 }
 
-/// What came of an order.
+/// Result of an order to a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Ordered {
+pub struct OrderResult {
     pub run: RunSummary,
-    /// What it was about, by name.
+    /// Names of the affected instances.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<String>,
-    /// Steps that cannot be taken back.
+    /// Steps that cannot be undone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<String>,
-    /// Steps of which only their nodes know whether all of it can be taken back.
+    /// Steps that may be undone only partly; only their nodes know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsure: Vec<String>,
-    /// Runs under way on the same nodes: it is refused without `beside`.
+    /// Runs active on the same nodes: the order is refused without `allow_concurrent`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<String>,
+    pub concurrent: Vec<String>,
     pub dry_run: bool,
 }
 
@@ -435,7 +489,7 @@ pub struct Explanation {
     pub instance: Instance,
     /// From the instance back to the cause, one sentence each.
     pub because: Vec<String>,
-    /// What it waits for, by name.
+    /// Names of the steps it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
     /// What waits for it.

@@ -14,7 +14,7 @@ pub struct Event {
     pub at: String,
     /// Dotted, most general word first: `node.changed`, `token.created`.
     pub kind: String,
-    /// What it is about, such as `node/n1`.
+    /// The subject of the event, such as `node/n1`.
     pub subject: String,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub data: Value,

@@ -1,9 +1,10 @@
 //! Bodies of `/inventory/v1`: the flat objects that programs read and write.
 //!
-//! A flat object holds what people declare (the `spec` of a document) beside what the server sets.
-//! Sending a read object back is always allowed: what the server sets is ignored in a write.
+//! A flat object combines the declared fields (the `spec` of a document) with the fields of the
+//! server. A client may always send back an object it read: a write ignores the fields of the
+//! server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_model::boot::SelectedBy;
 use hoist_model::node::{Bmc, Groups, Labels, System};
@@ -105,6 +106,9 @@ pub struct NodeBoot {
 pub struct NodeList {
     /// The site revision that every page of this listing shows.
     pub revision: u64,
+    /// Give this as `since` for the changes after this listing.
+    #[serde(default)]
+    pub since: String,
     pub items: Vec<Node>,
     /// Give this as `continue` for the next page; absent on the last one.
     #[serde(default, rename = "continue", skip_serializing_if = "Option::is_none")]
@@ -123,9 +127,12 @@ pub enum WatchLine {
         revision: u64,
         id: NodeId,
     },
-    /// Everything up to this revision has been sent; go on from here.
+    /// Everything up to this revision has been sent.
     Bookmark {
         revision: u64,
+        /// Give this as `since` to go on from here.
+        #[serde(default)]
+        since: String,
     },
 }
 
@@ -133,6 +140,9 @@ pub enum WatchLine {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct WatchBatch {
     pub revision: u64,
+    /// Give this as `since` to go on from here.
+    #[serde(default)]
+    pub since: String,
     pub lines: Vec<WatchLine>,
 }
 
@@ -220,6 +230,8 @@ flat! {
         ntp: Vec<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         domain: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        smd_name: Option<String>,
     }
 }
 
@@ -232,8 +244,8 @@ pub struct Listing<T> {
 
 /// The answer to `POST /inventory/v1/apply` and `/delete`, done or dry.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Applied {
-    /// The site revision after it; for a dry run, the one it was worked out for.
+pub struct ApplyResult {
+    /// The site revision after the change; for a dry run, the one it was computed for.
     pub revision: u64,
     pub dry_run: bool,
     pub created: usize,
@@ -249,6 +261,9 @@ pub struct Applied {
     /// More items differ than are listed.
     #[serde(default)]
     pub truncated: bool,
+    /// Effects that are allowed but probably not meant.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -356,13 +371,16 @@ pub struct ImportRequest {
     /// Take over nodes that are known already, when xname or MAC is the same.
     #[serde(default)]
     pub adopt: bool,
+    /// Remove nodes that are gone from the source, however many they are.
+    #[serde(default)]
+    pub force: bool,
 }
 
-/// What one import cycle did.
+/// Result of one import cycle.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImportReport {
     pub source: String,
-    /// The source said that nothing changed since the last cycle.
+    /// The source reported no change since the last cycle.
     pub idle: bool,
     pub added: usize,
     pub changed: usize,
@@ -370,14 +388,21 @@ pub struct ImportReport {
     pub removed: usize,
     /// Nodes that were absent once; removed when they are absent again.
     pub absent: usize,
+    /// The first removed (`-n3`), added (`+n1`) and changed (`~n2`) nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// Some of each kind.
     pub warnings: Vec<String>,
+    /// How many warnings of each kind there are: `orphan`, `placeholder-mac`, `no-nid` and others.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub warning_counts: BTreeMap<String, usize>,
     /// Why nothing was removed although nodes are missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alarm: Option<String>,
     pub revision: u64,
 }
 
-/// `GET /inventory/v1/status`: how fresh the picture is.
+/// `GET /inventory/v1/status`: how old the roster is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     pub version: String,
@@ -400,6 +425,9 @@ pub struct StoreStatus {
     /// `embedded`, `etcd` or `postgres`.
     pub backend: String,
     pub connected: bool,
+    /// The store has no space left: writes fail, reads go on.
+    #[serde(default)]
+    pub full: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Seconds since the store was last heard of.
@@ -412,9 +440,10 @@ pub struct StoreStatus {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RosterStatus {
-    /// `store`, or `snapshot` while the store has not been reached since the start.
+    /// `store`; `snapshot` while the store has not been read since the start; `nothing` if there is
+    /// no last-good copy either.
     pub loaded_from: String,
-    /// Seconds since the picture was last known to be the newest.
+    /// Seconds since the roster was last known to be the newest.
     pub age_seconds: u64,
     pub stale: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -435,9 +464,9 @@ pub struct SourceStatus {
     pub last_success: Option<jiff::Timestamp>,
 }
 
-/// What the server knows beyond the stored node.
+/// Fields that the server derives for a stored node.
 #[derive(Debug, Clone, Default)]
-pub struct Derived {
+pub struct DerivedFields {
     pub boot: Option<Boot>,
     /// All groups in priority order.
     pub groups: Vec<GroupName>,
@@ -445,7 +474,7 @@ pub struct Derived {
 }
 
 impl Node {
-    pub fn from_stored(node: &hoist_model::Node, derived: Derived) -> Self {
+    pub fn from_stored(node: &hoist_model::Node, derived: DerivedFields) -> Self {
         let spec = node.spec.clone();
         let computed = |name: &&GroupName| !spec.groups.contains(name);
         let computed_groups = derived.groups.iter().filter(computed).cloned().collect();
@@ -479,7 +508,7 @@ impl Node {
         }
     }
 
-    /// What a write of this object declares.
+    /// The declared part of the object.
     pub fn into_spec(self) -> NodeSpec {
         let computed = self.computed_groups;
         let groups: Groups =

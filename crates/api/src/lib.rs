@@ -17,4 +17,4 @@ pub mod metadata;
 pub mod problem;
 pub mod provision;
 
-pub use problem::{Code, Conflict, Fault, Problem};
+pub use problem::{Code, Conflict, Problem};

@@ -1,4 +1,4 @@
-//! Bodies of `/meta/v1`: the layers, and what they come to for a node.
+//! Bodies of `/meta/v1`: the layers and the documents rendered from them.
 
 use hoist_model::{MetadataLayer, MetadataLayerSpec, Name, NodeId};
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ pub struct MetadataLayerObject {
     pub name: Name,
     #[serde(flatten)]
     pub spec: MetadataLayerSpec,
-    /// How many nodes it speaks of.
+    /// Number of its nodes.
     pub nodes: usize,
     pub revision: u64,
 }
@@ -21,14 +21,14 @@ impl MetadataLayerObject {
     }
 }
 
-/// `GET /meta/v1/nodes/{node}/render`: what a node would be told. Secrets are shown as `(secret)`.
+/// `GET /meta/v1/nodes/{node}/render`: the metadata of a node. Secrets are shown as `(secret)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Rendering {
+pub struct RenderedMetadata {
     pub node: Name,
     pub id: NodeId,
     pub revision: u64,
-    /// Who gives the node its documents: `builtin`, `external`, `redirect`, `proxy` or `none`. With
-    /// another one than `builtin`, what is shown is what hoist would say, and not what it is told.
+    /// The provider of the node's documents: `builtin`, `external`, `redirect`, `proxy` or `none`.
+    /// Unless it is `builtin`, these are the documents hoist would serve, not those the node gets.
     #[serde(default)]
     pub mode: String,
     /// Where they come from instead: a URL, or the argument on the kernel's command line.
@@ -38,7 +38,7 @@ pub struct Rendering {
     /// which nothing failed. They have no trace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
-    /// The layers that speak of the node; later ones go over earlier ones.
+    /// The layers of the node; later ones override earlier ones.
     pub layers: Vec<UsedLayer>,
     pub documents: Vec<RenderedDocument>,
     /// Where every key comes from, if that was asked for.
@@ -48,6 +48,23 @@ pub struct Rendering {
     /// `stale`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedLayer>,
+    /// What is served but probably does not do what its authors meant.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// `GET /meta/v1/nodes/{node}/seed`: how a node is led to its documents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeSeed {
+    pub node: Name,
+    pub id: NodeId,
+    /// The provider of the node's documents: `builtin`, `external`, `redirect`, `proxy` or `none`.
+    pub mode: String,
+    /// For the kernel's command line; empty when the node gets no documents.
+    pub kernel_args: String,
+    /// Where this controller has the documents. Ends with a slash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -71,7 +88,7 @@ pub struct TracedKey {
     pub document: String,
     /// Such as `ntp.servers[0]`.
     pub key: String,
-    /// The layer it comes from: `layer:site`, or `network:mgmt` or `hoist` for what no layer says.
+    /// The layer of the value: `layer:site`, or `network:mgmt` or `hoist` for values of no layer.
     pub from: String,
     /// Whose values it took the place of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

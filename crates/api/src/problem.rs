@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use hoist_diagnostic::Diagnostic;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -24,15 +25,15 @@ pub struct Problem {
     /// The same for every problem of this type.
     pub title: Cow<'static, str>,
     pub status: u16,
-    /// What happened this time.
+    /// The cause in this case.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// What to do about it.
+    /// The remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// Every fault found in the input, each with its place.
+    /// Every problem of the input, each with its place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<Fault>,
+    pub errors: Vec<Diagnostic>,
     /// What already exists and stands in the way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<Conflict>,
@@ -41,20 +42,10 @@ pub struct Problem {
     pub request_id: Option<String>,
 }
 
-/// One fault of an input.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Fault {
-    /// Where: a JSON path, a query parameter, or a line and column.
-    pub at: String,
-    pub message: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-}
-
 /// One existing object that a request collides with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Conflict {
-    /// What they share, such as `mac`.
+    /// The field with the common value, such as `mac`.
     pub field: String,
     pub value: String,
     /// Who has it, such as `node/n1`.
@@ -66,7 +57,6 @@ macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident, $code:literal, $status:literal, $title:literal;)*) => {
         /// The stable part of a problem's `type`.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
         pub enum Code {
             $($(#[$doc])* $name,)*
             /// A code that this build does not know: the other side is newer.
@@ -111,16 +101,16 @@ macro_rules! codes {
 
 codes! {
     /// The request itself could not be understood (framing, header).
-    BadRequest, "bad-request", 400, "The request cannot be understood";
+    BadRequest, "bad-request", 400, "The request is not valid";
     UnknownParameter, "unknown-parameter", 400, "Unknown query parameter";
     BadParameter, "bad-parameter", 400, "A parameter has a wrong value";
     /// The body is not JSON (or YAML, or UTF-8) at all.
     MalformedBody, "malformed-body", 400, "The body cannot be parsed";
-    /// The body parses, but what it says is not allowed.
+    /// The body parses, but its content is not allowed.
     InvalidBody, "invalid-body", 400, "The body is not valid";
     Unauthenticated, "unauthenticated", 401, "Authentication is required";
     Forbidden, "forbidden", 403, "Not allowed";
-    /// What an agent was ordered is no longer wanted of it: the node was begun once more, or ended.
+    /// The job of an agent is no longer valid: the node was started again or finished.
     AttemptOver, "attempt-over", 403, "This attempt is over";
     /// Administration over plain HTTP from another machine.
     PlainAdmin, "plain-admin", 403, "Administration needs TLS";
@@ -137,34 +127,34 @@ codes! {
     /// A by-key lookup matched several objects.
     Ambiguous, "ambiguous", 409, "More than one object matches";
     /// The write lost against others too many times.
-    Busy, "busy", 409, "Others are writing at the same time";
+    Busy, "busy", 409, "Concurrent writes prevented this one";
     Protected, "protected", 409, "The object is protected";
     /// Secrets for a node that nothing but a token tells from others.
     NoAddress, "no-address", 409, "The node has no address of its own";
-    /// Another key came with a node's token, and nobody has said which one is the node's.
-    KeyNotNamed, "key-not-named", 409, "A key has to be named";
+    /// Another key came with a node's token, and no operator has named the right one yet.
+    KeyNotNamed, "key-not-named", 409, "The key must be named";
     /// The field comes from an import.
     Managed, "managed", 409, "The field belongs to the source the node comes from";
-    /// The `--affects` brake.
+    /// The change guard (`--affects`).
     AffectsTooMany, "affects-too-many", 409, "The change affects more nodes than announced";
     /// The history asked for is not kept any more: list again.
-    Gone, "gone", 410, "That history is gone";
+    Gone, "gone", 410, "The requested history is no longer available";
     PreconditionFailed, "precondition-failed", 412, "The object has changed";
     BodyTooLarge, "body-too-large", 413, "The body is too large";
     UnsupportedMediaType, "unsupported-media-type", 415, "The body has the wrong media type";
     TooManyFailures, "too-many-failures", 429, "Too many failed attempts";
     TooManyRequests, "too-many-requests", 429, "Too many requests";
-    /// What is imported from gave no complete answer.
+    /// The source of an import gave no complete answer.
     SourceFailed, "source-failed", 502, "The source gave no complete answer";
     Internal, "internal", 500, "Internal error";
     /// Nothing was written: the site is served from the last-good copy.
-    ReadOnly, "read-only", 503, "Nothing can be changed right now";
+    ReadOnly, "read-only", 503, "Writes are not possible right now";
     /// Whether a write landed is not known: read the object before trying again.
     StoreUnavailable, "store-unavailable", 503, "The store is unreachable";
     /// The write goes on without its caller: read the object before trying again.
     OutcomeUnknown, "outcome-unknown", 503, "The outcome is unknown";
-    /// What is asked for will be there later.
-    Held, "held", 503, "Not yet";
+    /// The requested data will be available later.
+    Held, "held", 503, "Not available yet";
     Timeout, "timeout", 503, "The request took too long";
     Stopping, "stopping", 503, "The server is stopping";
     StoreFull, "store-full", 507, "No space left for writes";
@@ -191,8 +181,8 @@ impl Problem {
     }
 
     #[must_use]
-    pub fn with_fault(mut self, fault: Fault) -> Self {
-        self.errors.push(fault);
+    pub fn with_diagnostic(mut self, diagnostic: Diagnostic) -> Self {
+        self.errors.push(diagnostic);
         self
     }
 
@@ -210,18 +200,6 @@ impl fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
-
-impl Fault {
-    pub fn new(at: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { at: at.into(), message: message.into(), hint: None }
-    }
-
-    #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
 
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -262,7 +240,9 @@ mod tests {
     fn a_problem_survives_the_wire() {
         let problem = Problem::new(Code::Conflict, "two nodes with one MAC")
             .with_remedy("remove one")
-            .with_fault(Fault::new("$.boot.mac", "taken").with_hint("52:54:00:00:00:02 is free"))
+            .with_diagnostic(
+                Diagnostic::new("$.boot.mac", "taken").hint("52:54:00:00:00:02 is free"),
+            )
             .with_conflict(Conflict {
                 field: "mac".into(),
                 value: "52:54:00:00:00:01".into(),

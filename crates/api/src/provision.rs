@@ -1,5 +1,5 @@
-//! Bodies of `/provision/v1`: who may take a node's secrets, the documents with them, and what an
-//! agent is told and tells, and the runs in which that happens.
+//! Bodies of `/provision/v1`: access to a node's secrets, the documents with them, the exchange
+//! with agents, and provisioning runs.
 
 mod agent;
 mod run;
@@ -13,38 +13,40 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::agent::{
-    BackupKept, DiskBackup, Erasure, ErasureVerdict, Event, EventsAnswer, EventsRequest, Finding,
-    Go, MAX_BACKUP, MAX_BACKUPS, MAX_EVENTS, MAX_EVENTS_REQUEST, MAX_ORDER_REQUEST, MAX_REPORT,
-    Order, OrderRequest, Outcome, Phase, Report, ReportAnswer, RootDisk, Then,
+    BackupKept, DiskBackup, Erasure, ErasureVerdict, Event, EventsAnswer, EventsRequest, Go,
+    MAX_BACKUP, MAX_BACKUPS, MAX_EVENTS, MAX_EVENTS_REQUEST, MAX_JOB_REQUEST, MAX_REPORT,
+    NextAction, NodeDiagnostic, Outcome, Phase, ProvisioningJob, ProvisioningJobRequest, Report,
+    ReportAnswer, RootDisk,
 };
 pub use self::run::{
-    Chosen, Counts, How, Installed, LeftOutNode, NodeFacts, NodeRunState, Progress,
-    ProvisionProfileObject, Run, RunNode, RunState, StartRequest, Started, SteerRequest, Steered,
+    Counts, How, Installation, LeftOutNode, NodeFacts, NodeRunState, Progress,
+    ProvisionProfileObject, Run, RunNode, RunState, SelectedNode, StartRequest, StartResult,
+    SteerRequest, SteerResult,
 };
 use crate::metadata::RenderedDocument;
 
-/// `POST /provision/v1/nodes/{node}/arming`: the token is told only now.
+/// `POST /provision/v1/nodes/{node}/enrollment`: the only answer that contains the token.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Armed {
+pub struct EnrollmentToken {
     pub node: Name,
     pub id: NodeId,
     /// Of the node; the token is good for no other.
     pub generation: u64,
-    /// What the node's agent shows, once.
+    /// The token of the node's agent, valid once.
     pub token: String,
 }
 
-/// A node that is armed.
+/// A node that is enrolled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Arming {
+pub struct Enrollment {
     pub node: Name,
     pub id: NodeId,
     #[schemars(with = "String")]
     pub since: Timestamp,
-    /// The key that has redeemed the token.
+    /// The key that has claimed the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub redeemed: Option<ShownKey>,
-    /// Other keys that came with the right token later: somebody else has it.
+    pub claimed: Option<ShownKey>,
+    /// Other keys that came later with the right token: it has leaked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<ShownKey>,
     /// The address that fetched the boot script with the token, or showed it, first; the token is
@@ -83,7 +85,7 @@ pub struct DocumentsRequest {
     pub signature: String,
 }
 
-/// What a node is told, with its secrets.
+/// The metadata of a node, with its secrets.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 pub struct NodeDocuments {
     pub node: Name,
@@ -92,9 +94,9 @@ pub struct NodeDocuments {
     pub documents: Vec<RenderedDocument>,
 }
 
-impl fmt::Debug for Armed {
+impl fmt::Debug for EnrollmentToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Armed").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("EnrollmentToken").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
@@ -117,7 +119,8 @@ mod tests {
     #[test]
     fn tokens_and_secrets_are_not_printed() {
         let (id, node): (_, Name) = (NodeId::from_bits(1), "n1".parse().unwrap());
-        let armed = Armed { node: node.clone(), id, generation: 0, token: "hunter2".to_owned() };
+        let enrolled =
+            EnrollmentToken { node: node.clone(), id, generation: 0, token: "hunter2".to_owned() };
         let request = DocumentsRequest {
             node: id,
             token: "hunter2".to_owned(),
@@ -127,7 +130,7 @@ mod tests {
         let text = "password: hunter2".to_owned();
         let documents = vec![RenderedDocument { document: "user-data".to_owned(), text }];
         let given = NodeDocuments { node, id, generation: 0, documents };
-        let printed = format!("{armed:?} {request:?} {given:?}");
+        let printed = format!("{enrolled:?} {request:?} {given:?}");
         assert!(printed.contains("n1") && !printed.contains("hunter2"), "{printed}");
     }
 }

@@ -1,13 +1,12 @@
-//! What a node boots to be provisioned: hoist's agent, with the node's provision token on its
+//! The provisioning agent as a boot outcome: its kernel, its images and the provision token on its
 //! command line.
 //!
-//! The token is a function of the boot state and the site's key, so nothing is looked up for it.
+//! The token is a function of the boot state and the site's key, so no lookup is needed for it.
 
-use hoist_inventory::Roster;
-use hoist_metadata::SiteKey;
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::provision_profile::agent_artifacts;
 use hoist_model::{Arch, Artifact, ArtifactName, Node, ProvisionProfileSpec, Provisioning};
+use hoist_site::{Roster, SiteKey};
 
 use crate::command_line::{Line, Origin, initrd_name, resolve};
 use crate::outcome::Images;
@@ -18,11 +17,11 @@ const HIDDEN: &str = "(token)";
 /// Why a node that is to be provisioned cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoAgent {
-    #[error("there is no artifact {0}, add it with hoist agent image --add")]
+    #[error("artifact {0} does not exist; add it with hoist agent image --add")]
     Artifact(String),
-    #[error("no artifact has the plug-in for {0}, add one with hoist plugin pack --add")]
+    #[error("no artifact contains the plug-in for {0}; add one with hoist plugin pack --add")]
     Plugin(String),
-    #[error("this controller has no TLS address that agents could be told")]
+    #[error("this controller has no TLS address for agents; set `agent_server`")]
     Server,
 }
 
@@ -33,8 +32,8 @@ pub struct Archive<'r> {
     pub has: Vec<&'r str>,
 }
 
-/// The archives with the plug-ins that a profile needs on machines of an architecture, or what of it
-/// no artifact has. What the image of the agent has needs no archive.
+/// The archives with the plug-ins that a profile needs on machines of an architecture, or the
+/// plug-ins that no artifact provides. Plug-ins inside the agent's image need no archive.
 pub fn archives<'r>(
     roster: &'r Roster,
     profile: &'r ProvisionProfileSpec,
@@ -129,7 +128,7 @@ pub fn line(
     line.push(
         "ip=${netX/ip}::${netX/gateway}:${netX/netmask}:::none:${netX/dns} \
          BOOTIF=01-${netX/mac:hexhyp}",
-        Origin::Asked,
+        Origin::BootRequest,
     );
     if let Some(profile) = roster.provision_profile(&provisioning.profile) {
         line.push(profile.spec.agent_params.trim(), Origin::Params);

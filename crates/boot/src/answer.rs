@@ -2,55 +2,54 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use compact_str::CompactString;
-use hoist_inventory::{AddressFit, Roster};
-use hoist_metadata::provider::nocloud_argument;
-use hoist_metadata::{MetadataProvider, SiteKey};
 use hoist_model::{
-    BootConfig, BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId, Provisioning,
+    BootConfig, BootMode, BootState, BssKey, BssRecord, Node, NodeId, Provisioning, ServedBoot,
 };
-use hoist_template::{NodeValues, TrustedText};
+use hoist_site::seed::nocloud_argument;
+use hoist_site::{AddressFit, Roster, SeedProvider, SiteKey};
+use hoist_template::{NodeValues, TemplateError, TrustedText};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use crate::agent::{self, NoAgent};
-use crate::asked::{Asked, Who};
 use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
 use crate::memo::{self, Memo};
 use crate::presign::{S3, is_s3};
+use crate::request::{BootRequest, Who};
 use crate::script::{self, BootScript, Chain};
-use crate::select::{Choice, Source, Standing, Table, Turn};
-use crate::skeleton::{Filling, NO_SEED, NOBODY, NOWHERE, Seed, Skeleton};
+use crate::select::{BootContext, Choice, Source, Table, Turn};
+use crate::skeleton::{NO_SEED, NOBODY, NOWHERE, ScriptValues, Seed, Skeleton};
 use crate::template::View;
 
-/// The word that BSS replaces by a token fetched for the node.
+/// The placeholder that BSS replaces by a token fetched for the node.
 pub const JOIN_TOKEN: &str = "${SPIRE_JOIN_TOKEN}";
-
-/// Longest pause between two questions of a machine that nobody knows.
-const LONGEST_WAIT: u64 = 300;
 
 /// Longest host that a machine may have asked: a DNS name with a port.
 const MAX_HOST: usize = 255 + 6;
 
-/// How scripts are made.
+/// Settings of boot scripts.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where controllers are reached, without a slash at the end; this one's own among them.
+    /// URLs of the controllers, including this one, without a slash at the end.
     pub advertise: Vec<String>,
-    /// What comes in front of `/boot/v1` in retry URLs, if it is not one of `advertise`.
+    /// Prefix of `/boot/v1` in retry URLs, if it is not one of `advertise`.
     pub chain_base: Option<String>,
-    /// The address in the `ds=` word of BSS records, if it is not one of `advertise`.
+    /// The address in the `ds=` argument of BSS records, if it is not one of `advertise`.
     pub ds_address: Option<String>,
     /// `ds=nocloud;…` in the form that every version of cloud-init takes, also for BSS records.
     pub portable_ds: bool,
-    /// Where agents reach this controller over TLS, if that does not follow from how the machine
-    /// reached it.
+    /// URL of this controller for agents, if it does not follow from the machine's request.
     pub agent_server: Option<String>,
     pub retry_delay: Duration,
     pub ask_delay: Duration,
+    /// Longest pause between two requests of a machine that has to wait, unless the first one is
+    /// longer.
+    pub max_ask_delay: Duration,
     pub s3: Option<S3>,
 }
 
@@ -64,20 +63,21 @@ impl Default for Settings {
             agent_server: None,
             retry_delay: Duration::from_secs(30),
             ask_delay: Duration::from_secs(10),
+            max_ask_delay: Duration::from_mins(1),
             s3: None,
         }
     }
 }
 
-/// Where the request arrived, as far as it can be told from it.
+/// The address and path of the request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Place<'a> {
     /// The `Host` header.
     pub host: Option<&'a str>,
     pub secure: bool,
-    /// What a gateway put in front of the path: `/apis/bss`, or nothing.
+    /// Path prefix added by a gateway: `/apis/bss`, or empty.
     pub prefix: &'a str,
-    /// Who asks; none where nobody does, as in a preview.
+    /// Address of the client; none in a preview.
     pub from: Option<IpAddr>,
 }
 
@@ -85,31 +85,33 @@ pub struct Place<'a> {
 pub enum Answer {
     Script {
         text: String,
-        served: Served,
+        served: ServedScript,
     },
     Parts {
         parts: Parts,
-        served: Served,
+        served: ServedScript,
     },
     /// With the detail, in BSS's words where it has some.
     NotFound {
+        /// The node that asked, if there is one.
+        node: Option<NodeId>,
         detail: String,
     },
-    /// The script wants a join token for this node first; then it is [`Pending::finish`].
-    NeedsToken(Box<Pending>),
+    /// The script wants a join token for this node first; then it is [`PendingScript::finish`].
+    NeedsToken(Box<PendingScript>),
 }
 
-/// What was handed out, for history and for what follows from it.
+/// The answer that was given, for the boot history and the boot state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedScript {
     pub node: Option<NodeId>,
     pub what: What,
     /// A configuration for one boot was kept back: the request is not from the node's address.
     pub is_kept_back: bool,
 }
 
-impl Served {
-    fn new(node: Option<NodeId>, what: What) -> Self {
+impl ServedScript {
+    pub fn new(node: Option<NodeId>, what: What) -> Self {
         Self { node, what, is_kept_back: false }
     }
 }
@@ -118,25 +120,25 @@ impl Served {
 pub enum What {
     /// A kernel, from a configuration or a BSS record.
     Boot {
-        /// As people call it.
+        /// The name of the configuration or record.
         name: CompactString,
         revision: u64,
         installs: bool,
-        /// To be remembered of the node.
-        hand_out: Option<Box<HandOut>>,
+        /// The record of this one-time boot.
+        served_boot: Option<Box<ServedBoot>>,
     },
     /// The agent that provisions the node, with the token of this nonce.
     Agent {
         nonce: [u8; 16],
     },
-    /// The image for machines nobody knows.
+    /// The image for unknown machines.
     Discovery,
     Disk,
     Hold,
     AskAgain,
 }
 
-/// `json=1`: what the script would be made of.
+/// `json=1`: the inputs of the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts {
     pub params: String,
@@ -148,12 +150,12 @@ pub struct Parts {
 
 /// A script that lacks only its join token.
 #[derive(Debug)]
-pub struct Pending {
+pub struct PendingScript {
     pub xname: String,
     pub role: Option<String>,
     pub subrole: Option<String>,
     text: Text,
-    served: Served,
+    served: ServedScript,
 }
 
 #[derive(Debug)]
@@ -162,7 +164,12 @@ enum Text {
     Parts(Parts),
 }
 
-impl Pending {
+impl PendingScript {
+    /// The node that asked, if there is one.
+    pub fn node(&self) -> Option<NodeId> {
+        self.served.node
+    }
+
     pub fn finish(self, token: &str) -> Answer {
         let served = self.served;
         match self.text {
@@ -175,52 +182,63 @@ impl Pending {
     }
 }
 
-/// Makes answers. Holds the settings and what was worked out from the current roster.
+/// Makes answers. Holds the settings and the table derived from the current roster.
 #[derive(Debug)]
 pub struct Booter {
     settings: Settings,
-    /// Says where nodes find their documents; without one, nodes are told nothing of that.
-    metadata: Option<Arc<dyn MetadataProvider>>,
-    /// What the tokens of agents are made with.
+    /// Locates the metadata of nodes; without one, the command line names no metadata source.
+    metadata: Option<Arc<dyn SeedProvider>>,
+    /// The key from which the tokens of agents are derived.
     key: Option<SiteKey>,
-    /// Where this controller listens for TLS, once it does.
+    /// The TLS port of this controller, once it listens.
     tls_port: Arc<OnceLock<u16>>,
     table: ArcSwapOption<Table>,
     building: Mutex<()>,
+    /// When the inventory was last reported to have changed, in seconds.
+    woken: AtomicI64,
 }
 
-/// A node's question on one roster, with everything that decides the answer.
+/// One request on one roster, with all inputs of the answer.
 struct Case<'a> {
     roster: &'a Roster,
     table: &'a Table,
-    asked: &'a Asked<'a>,
-    standing: Standing<'a>,
+    asked: &'a BootRequest<'a>,
+    standing: BootContext<'a>,
     place: Place<'a>,
     now: Timestamp,
 }
 
 impl Booter {
     pub fn new(settings: Settings) -> Self {
-        let (table, building) = (ArcSwapOption::empty(), Mutex::new(()));
-        let tls_port = Arc::default();
-        Self { settings, metadata: None, key: None, tls_port, table, building }
+        Self {
+            settings,
+            metadata: None,
+            key: None,
+            tls_port: Arc::default(),
+            table: ArcSwapOption::empty(),
+            building: Mutex::new(()),
+            woken: AtomicI64::new(i64::MIN),
+        }
     }
 
-    /// Tells nodes where they find their documents.
+    /// The inventory may know more machines now: those that wait ask often again.
+    pub fn wake(&self, now: Timestamp) {
+        self.woken.fetch_max(now.as_second(), Ordering::Relaxed);
+    }
+
+    /// Names the metadata source on the command lines.
     #[must_use]
-    pub fn with_metadata(self, provider: Arc<dyn MetadataProvider>) -> Self {
+    pub fn with_metadata(self, provider: Arc<dyn SeedProvider>) -> Self {
         Self { metadata: Some(provider), ..self }
     }
 
-    /// Lets nodes be provisioned: with the key that their tokens are made of, and the port on which
-    /// agents are listened for as soon as it is known.
+    /// Enables provisioning with the key of the tokens and the port for agents, once it is known.
     #[must_use]
     pub fn with_agents(self, key: SiteKey, tls_port: Arc<OnceLock<u16>>) -> Self {
         Self { key: Some(key), tls_port, ..self }
     }
 
-    /// One that decides the same, for other rosters: what is worked out for the current one stays
-    /// where it is.
+    /// A copy with the same settings for other rosters; the table of the current roster stays here.
     #[must_use]
     pub fn another(&self) -> Self {
         Self {
@@ -231,14 +249,14 @@ impl Booter {
         }
     }
 
-    /// The configurations of the roster, made ready. Made anew only when they, or the nodes and
-    /// groups they speak of, have changed.
+    /// The compiled configurations of the roster. Rebuilt only when they, or the nodes and groups
+    /// they select, have changed.
     pub fn table(&self, roster: &Arc<Roster>) -> Arc<Table> {
         let current = |table: Option<Arc<Table>>| table.filter(|table| table.is_of(roster));
         if let Some(table) = current(self.table.load_full()) {
             return table;
         }
-        let _one_is_enough = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+        let _building = self.building.lock();
         if let Some(table) = current(self.table.load_full()) {
             return table;
         }
@@ -247,8 +265,8 @@ impl Booter {
         table
     }
 
-    /// Works out ahead what the nodes of the roster boot. Not for the way of a question: it takes
-    /// a second for a million nodes.
+    /// Computes the boot table of the roster ahead of requests. Must not run while a machine waits:
+    /// it takes a second for a million nodes.
     pub fn prepare(&self, roster: &Arc<Roster>) {
         let table = self.table(roster);
         if !roster.has_bss_records() {
@@ -257,11 +275,11 @@ impl Booter {
         }
     }
 
-    /// `state` gives the boot state of a node, with what is not written yet.
+    /// `state` returns the boot state of a node, including changes that are not stored yet.
     pub fn answer(
         &self,
         roster: &Arc<Roster>,
-        asked: &Asked<'_>,
+        asked: &BootRequest<'_>,
         place: Place<'_>,
         now: Timestamp,
         state: impl Fn(NodeId) -> Option<Arc<BootState>>,
@@ -274,7 +292,7 @@ impl Booter {
             made = self.table(roster);
             &made
         };
-        let standing = Standing::default();
+        let standing = BootContext::default();
         let case = Case { roster, table, asked, standing, place, now };
         if let Some(answer) = self.usual(&case, &state) {
             return answer;
@@ -282,10 +300,10 @@ impl Booter {
         let Some(node) = asked.who.node(roster) else { return self.unknown(&case) };
         if !node.spec.enabled {
             let detail = format!("{}: this host is disabled", asked.who);
-            return Answer::NotFound { detail };
+            return Answer::NotFound { node: Some(node.id), detail };
         }
         let state = state(node.id);
-        let standing = Standing::after(roster, state.as_deref(), asked.retry, now);
+        let standing = BootContext::after(roster, state.as_deref(), asked.retry, now);
         let case = Case { standing, ..case };
         if let Some(provisioning) = standing.provisioning(node).filter(|_| !asked.json) {
             return self.agent(&case, node, provisioning);
@@ -304,12 +322,12 @@ impl Booter {
         self.as_chosen(&case, node, choice)
     }
 
-    /// What a node is to do, and with which configuration.
+    /// The answer by boot mode and chosen configuration.
     fn as_chosen(&self, case: &Case<'_>, node: &Node, choice: Option<Choice>) -> Answer {
         let standing = case.standing;
         let mode = mode(node, standing, choice.as_ref());
         if !case.asked.json {
-            let served = |what| Served::new(Some(node.id), what);
+            let served = |what| ServedScript::new(Some(node.id), what);
             match mode {
                 BootMode::Disk => {
                     return Answer::Script { text: script::disk(), served: served(What::Disk) };
@@ -317,7 +335,8 @@ impl Booter {
                 BootMode::Hold => {
                     let reason = standing.state.and_then(|state| state.reason.as_deref());
                     let reason = format!("this node is held{}", told(reason));
-                    let text = script::wait(&reason, self.pause(case), &self.asking(case));
+                    let asking = self.asking(case, Some(node));
+                    let text = script::wait(&reason, self.pause(case), &asking);
                     return Answer::Script { text, served: served(What::Hold) };
                 }
                 BootMode::Live | BootMode::Install => {}
@@ -329,17 +348,19 @@ impl Booter {
         }
     }
 
-    /// The agent, or a word of why there is none: whoever is to be provisioned boots nothing else.
+    /// The agent, or the reason why it is unavailable: a node that is to be provisioned must not
+    /// boot anything else.
     fn agent(&self, case: &Case<'_>, node: &Node, provisioning: &Provisioning) -> Answer {
         let arch = case.asked.arch.as_deref();
         let (text, what) = match self.agent_script(case, node, provisioning, arch) {
             Ok(text) => (text, What::Agent { nonce: provisioning.nonce }),
             Err(why) => {
-                let why = format!("this node is to be provisioned, but {why}");
-                (script::wait(&why, self.pause(case), &self.asking(case)), What::AskAgain)
+                let why = format!("this node is to be provisioned: {why}");
+                let asking = self.asking(case, Some(node));
+                (script::wait(&why, self.pause(case), &asking), What::AskAgain)
             }
         };
-        Answer::Script { text, served: Served::new(Some(node.id), what) }
+        Answer::Script { text, served: ServedScript::new(Some(node.id), what) }
     }
 
     fn agent_script(
@@ -380,7 +401,8 @@ impl Booter {
         if state(node).is_some() {
             return None;
         }
-        let (place, skeletons) = (case.place, &case.table.skeletons);
+        let place = case.place;
+        let skeletons = &case.table.skeletons;
         let text = skeletons.kept(config, self.own_place(place), place.prefix, |skeleton| {
             self.fill(case, skeleton, seed)
         })??;
@@ -389,14 +411,18 @@ impl Booter {
             name: config.name.as_str().into(),
             revision: config.revision,
             installs: false,
-            hand_out: None,
+            served_boot: None,
         };
-        Some(Answer::Script { text, served: Served::new(Some(node), what) })
+        Some(Answer::Script { text, served: ServedScript::new(Some(node), what) })
     }
 
-    /// A machine the inventory does not know gets what was written for it, if anything was.
+    /// A machine without a node gets the BSS record written for it, if there is one. A tag is not
+    /// the name of a machine: `name=Default` gets nothing.
     fn unknown(&self, case: &Case<'_>) -> Answer {
-        let record = case.asked.who.key().and_then(|key| case.roster.bss(&key));
+        let of_machine =
+            |key: &BssKey| matches!(key, BssKey::Xname(_) | BssKey::Mac(_) | BssKey::Nid(_));
+        let key = case.asked.who.key().filter(of_machine);
+        let record = key.and_then(|key| case.roster.bss(&key));
         match record.filter(|record| !record.kernel.is_empty()) {
             Some(record) => self.boot(case, None, &own(record)),
             None => self.unconfigured(case, None),
@@ -405,17 +431,17 @@ impl Booter {
 
     /// Nothing was written for the machine: the image for its architecture, or wait.
     fn unconfigured(&self, case: &Case<'_>, node: Option<&Node>) -> Answer {
-        let Asked { who, arch, wait, json, .. } = case.asked;
+        let BootRequest { who, arch, wait, json, .. } = case.asked;
         let id = node.map(|node| node.id);
         let discovery = arch.as_ref().and_then(|arch| case.roster.bss(&BssKey::unknown(arch)));
         if let Some(record) = discovery.filter(|record| !record.kernel.is_empty()) {
             let mut answer = self.boot(case, None, &own(record));
             if let Answer::Script { served, .. } = &mut answer {
-                *served = Served::new(id, What::Discovery);
+                *served = ServedScript::new(id, What::Discovery);
             }
             return answer;
         }
-        let served = Served::new(id, What::AskAgain);
+        let served = ServedScript::new(id, What::AskAgain);
         if *json {
             let nothing = String::new;
             let parts = Parts {
@@ -431,22 +457,24 @@ impl Booter {
         // BSS. Machines that were sent to ask again go on asking: a 404 would end their boot.
         if arch.is_some() && *wait == 0 {
             return Answer::NotFound {
+                node: id,
                 detail: format!("{who}: this host not configured for booting."),
             };
         }
-        let text = script::ask_again(self.pause(case), &self.asking(case));
+        let text = script::ask_again(self.pause(case), &self.asking(case, node));
         Answer::Script { text, served }
     }
 
-    /// Grows with every round and differs from machine to machine, so that a room full of strangers
-    /// does not ask as one.
+    /// Grows with every round and differs from machine to machine, so that a room full of unknown
+    /// machines does not ask as one.
     fn pause(&self, case: &Case<'_>) -> u64 {
         let first = self.settings.ask_delay.as_secs();
-        let wait = case.asked.wait;
+        let wait = self.rounds(case);
         if wait == 0 {
             return first;
         }
-        let grown = (first << wait.min(5)).clamp(1, LONGEST_WAIT);
+        let longest = self.settings.max_ask_delay.as_secs().max(first).max(1);
+        let grown = (first << wait.min(5)).clamp(1, longest);
         let spread = grown / 4;
         let salt =
             case.asked.who.query().bytes().fold(u64::from(wait), |sum, byte| {
@@ -455,22 +483,25 @@ impl Booter {
         grown - spread + salt % (2 * spread + 1)
     }
 
+    /// How often the machine was sent away since the inventory was last reported to have changed.
+    fn rounds(&self, case: &Case<'_>) -> u32 {
+        let woken = self.woken.load(Ordering::Relaxed);
+        let was_woken = case.asked.ts.is_some_and(|sent_away| sent_away <= woken);
+        if was_woken { 0 } else { case.asked.wait }
+    }
+
     /// Where a machine that has to wait asks again.
-    fn asking(&self, case: &Case<'_>) -> Chain {
-        let (who, ts) = (case.asked.who.query(), case.now.as_second());
-        let wait = case.asked.wait.saturating_add(1).min(99);
+    fn asking(&self, case: &Case<'_>, node: Option<&Node>) -> Chain {
+        let who = asker(case, node);
+        let ts = case.now.as_second();
+        let wait = self.rounds(case).saturating_add(1).min(99);
         let query = format!("{who}&arch=${{buildarch}}&ts={ts}&wait={wait}");
-        // It was told to wait; a controller that is just being restarted must not end that.
+        // The machine waits; a restart of the controller must not end that.
         self.chain(case.place, &query, true)
     }
 
     fn retrying(&self, case: &Case<'_>, node: Option<&Node>, native: bool) -> Chain {
-        // As BSS: by MAC if there is one, whatever the machine asked by.
-        let mac = node.and_then(|node| match case.asked.who {
-            Who::Mac(..) => None,
-            Who::Name(_) | Who::Nid(_) => node.spec.interfaces.first().map(|i| i.mac),
-        });
-        let who = mac.map_or_else(|| case.asked.who.query(), |mac| format!("mac={mac}"));
+        let who = asker(case, node);
         let query = format!("{who}&retry={}", case.asked.retry.saturating_add(1));
         self.chain(case.place, &query, native)
     }
@@ -481,7 +512,8 @@ impl Booter {
         if let Some(base) = &self.settings.chain_base {
             return Chain { urls: vec![url(base, "")], forever };
         }
-        let (all, at) = (&self.settings.advertise, self.own_place(place));
+        let all = &self.settings.advertise;
+        let at = self.own_place(place);
         if all.len() > 1 {
             // The next one first: whatever failed may have failed because of this one.
             let order = (1..=all.len()).map(|step| &all[(at + step) % all.len()]);
@@ -517,7 +549,7 @@ impl Booter {
 
 /// Making the script of a choice.
 impl Booter {
-    /// The script from what is kept of its configuration, if that is all it takes.
+    /// The script from the cached skeleton of its configuration, if that is sufficient.
     fn filled(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Option<String> {
         let (Source::Config(config), Who::Mac(..)) = (&choice.source, &case.asked.who) else {
             return None;
@@ -528,7 +560,7 @@ impl Booter {
         }
         let make = || {
             let who = Who::Mac(NOBODY, None);
-            let nobody = Asked { who, arch: None, retry: 0, wait: 0, json: false };
+            let nobody = BootRequest { who, arch: None, retry: 0, wait: 0, ts: None, json: false };
             let place = match self.settings.advertise.as_slice() {
                 [] => Place { host: Some(NOWHERE), secure: false, ..case.place },
                 _ => case.place,
@@ -536,7 +568,8 @@ impl Booter {
             let made = self.make(&Case { asked: &nobody, place, ..*case }, None, choice).ok()?;
             Skeleton::cut(&made.script, config)
         };
-        let (place, skeletons) = (case.place, &case.table.skeletons);
+        let place = case.place;
+        let skeletons = &case.table.skeletons;
         let own_place = self.own_place(place);
         let fill = |kept: &Skeleton| {
             let seed = self.seed(case.roster, node, config);
@@ -548,8 +581,9 @@ impl Booter {
     fn fill(&self, case: &Case<'_>, skeleton: &Skeleton, seed: Option<&Seed>) -> Option<String> {
         let Who::Mac(mac, spelled) = &case.asked.who else { return None };
         let base = self.base(case.place);
-        let (spelled, retry) = (spelled.as_deref(), case.asked.retry);
-        Some(skeleton.fill(&Filling { mac: *mac, spelled, retry, base: &base, seed }))
+        let spelled = spelled.as_deref();
+        let retry = case.asked.retry;
+        Some(skeleton.fill(&ScriptValues { mac: *mac, spelled, retry, base: &base, seed }))
     }
 
     /// Where a node finds its documents, if its configuration leaves that to the provider.
@@ -583,25 +617,30 @@ impl Booter {
             name: choice.name().into(),
             revision: choice.revision(),
             installs: choice.installs(),
-            hand_out: case.standing.hand_out(choice, case.now).map(Box::new),
+            served_boot: case.standing.served_boot(choice, case.now).map(Box::new),
         };
-        let served = Served::new(node.map(|node| node.id), what);
+        let served = ServedScript::new(node.map(|node| node.id), what);
         if let Some(text) = self.filled(case, node, choice) {
             return Answer::Script { text, served };
         }
         let made = match self.make(case, node, choice) {
             Ok(made) => made,
-            Err(Unmade::Sign { detail }) => return Answer::NotFound { detail },
-            Err(Unmade::Template { reason, chain }) => {
-                // Whoever asks for a script can repeat it: one line a second.
+            Err(RenderError::Sign { detail }) => {
+                return Answer::NotFound { node: served.node, detail };
+            }
+            Err(RenderError::Template { error, chain }) => {
+                // Any client can repeat such requests, so at most one line is logged per second.
                 static TOLD: AtomicI64 = AtomicI64::new(0);
                 let now = case.now.as_second();
                 if TOLD.swap(now, Ordering::Relaxed) != now {
-                    tracing::warn!(config = choice.name(), reason, "a boot template failed");
+                    tracing::warn!(config = choice.name(), reason = %error, "boot template failed");
                 }
-                let reason = format!("the template of `{}` failed: {reason}", choice.name());
+                let reason = format!("the template of `{}` failed: {error}", choice.name());
                 let text = script::wait(&reason, self.settings.retry_delay.as_secs(), &chain);
-                return Answer::Script { text, served: Served { what: What::AskAgain, ..served } };
+                return Answer::Script {
+                    text,
+                    served: ServedScript { what: What::AskAgain, ..served },
+                };
             }
         };
         if !case.asked.json && made.script.contains(JOIN_TOKEN)
@@ -614,7 +653,7 @@ impl Booter {
             };
             let xname = node.map(crate::bss::host_name);
             let role = |role: Option<&hoist_model::Role>| role.map(ToString::to_string);
-            return Answer::NeedsToken(Box::new(Pending {
+            return Answer::NeedsToken(Box::new(PendingScript {
                 xname: xname.unwrap_or_default(),
                 role: role(node.and_then(|node| node.spec.role.as_ref())),
                 subrole: role(node.and_then(|node| node.spec.subrole.as_ref())),
@@ -628,7 +667,12 @@ impl Booter {
         Answer::Script { text: made.script, served }
     }
 
-    fn make(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Result<Made, Unmade> {
+    fn make(
+        &self,
+        case: &Case<'_>,
+        node: Option<&Node>,
+        choice: &Choice,
+    ) -> Result<RenderedScript, RenderError> {
         let base = self.base(case.place);
         let native = matches!(choice.source, Source::Config(_));
         let chain = self.retrying(case, node, native);
@@ -643,7 +687,9 @@ impl Booter {
         let retry_delay = self.settings.retry_delay.as_secs();
         let script = match &choice.source {
             Source::Config(config) if config.spec.template.is_some() => {
-                let node = node.ok_or_else(|| Unmade::template("there is no node", &chain))?;
+                let node = node.ok_or_else(|| {
+                    RenderError::template(TemplateError::new("the template needs a node"), &chain)
+                })?;
                 let values = node_values(case.roster, node, &case.asked.who);
                 let view = View {
                     node: values,
@@ -656,7 +702,7 @@ impl Booter {
                     retry_delay,
                 };
                 let rendered = case.table.templates.render(&config.name, &view);
-                rendered.map_err(|error| Unmade::template(error.to_string(), &chain))?
+                rendered.map_err(|error| RenderError::template(error, &chain))?
             }
             _ => script::boot(&BootScript {
                 kernel: &kernel,
@@ -666,7 +712,7 @@ impl Booter {
                 chain: &chain,
             }),
         };
-        Ok(Made { script, line: text })
+        Ok(RenderedScript { script, line: text })
     }
 
     /// The command line, with the origin of every part.
@@ -682,14 +728,16 @@ impl Booter {
                 } else {
                     format!("ds=nocloud-net;s={address}/")
                 };
-                // Without its node, and without what would tie it to one.
-                let bootif = bootif.as_deref().filter(|_| !unknown && !discovery);
-                let around = Surroundings { node, bootif, ds: Some(&ds) };
+                // Without the node and everything that would tie the machine to one.
+                let is_own = !unknown && !discovery;
+                let bootif = bootif.as_deref().filter(|_| is_own);
+                let around = Surroundings { node, is_own, bootif, ds: Some(&ds) };
                 command_line::of_record(case.roster, record, around)
             }
             Source::Config(config) => {
                 let ds = self.seed_words(case.roster, node, config, base);
-                let around = Surroundings { node, bootif: bootif.as_deref(), ds: ds.as_deref() };
+                let bootif = bootif.as_deref();
+                let around = Surroundings { node, is_own: true, bootif, ds: ds.as_deref() };
                 command_line::of_config(config, around)
             }
         }
@@ -700,10 +748,10 @@ impl Booter {
         case: &Case<'_>,
         choice: &Choice,
         base: &str,
-    ) -> Result<(String, Vec<String>), Unmade> {
+    ) -> Result<(String, Vec<String>), RenderError> {
         let one = |url: &str| {
             let url = resolve(case.roster, base, url);
-            self.signed(&url, case.now).map_err(|detail| Unmade::Sign { detail })
+            self.signed(&url, case.now).map_err(|detail| RenderError::Sign { detail })
         };
         match &choice.source {
             Source::Config(config) => {
@@ -726,9 +774,7 @@ impl Booter {
         }
         match &self.settings.s3 {
             Some(s3) => s3.sign(url, now).map_err(|error| error.to_string()),
-            None => {
-                Err(format!("`{url}` cannot be signed: `s3.endpoint` and its keys are not set"))
-            }
+            None => Err(format!("cannot sign `{url}`: `s3.endpoint` and its keys are not set")),
         }
     }
 
@@ -763,12 +809,29 @@ impl Booter {
         now: Timestamp,
     ) -> Line {
         let asked = asked_by(roster, node);
-        let standing = Standing::default();
+        let standing = BootContext::default();
         let case = Case { roster, table, asked: &asked, standing, place, now };
         self.line(&case, Some(node), choice, &self.base(place))
     }
 
-    /// What a choice comes to for a node: the whole script, or why there is none.
+    /// Why a node that is to be provisioned does not get the agent, if so.
+    pub fn agent_problem(
+        &self,
+        roster: &Roster,
+        table: &Table,
+        node: &Node,
+        provisioning: &Provisioning,
+        place: Place<'_>,
+    ) -> Option<String> {
+        let asked = asked_by(roster, node);
+        let standing = BootContext::default();
+        let now = Timestamp::UNIX_EPOCH;
+        let case = Case { roster, table, asked: &asked, standing, place, now };
+        let failed = self.agent_script(&case, node, provisioning, None).err();
+        failed.map(|why| format!("it is to be provisioned: {why}"))
+    }
+
+    /// The whole script of a choice for a node, or the reason why there is none.
     pub fn try_out(
         &self,
         roster: &Roster,
@@ -777,50 +840,50 @@ impl Booter {
         choice: &Choice,
         place: Place<'_>,
         now: Timestamp,
-    ) -> Result<String, Untried> {
+    ) -> Result<String, ScriptError> {
         let asked = asked_by(roster, node);
-        let standing = Standing::default();
+        let standing = BootContext::default();
         let case = Case { roster, table, asked: &asked, standing, place, now };
         match self.make(&case, Some(node), choice) {
             Ok(made) => Ok(made.script),
-            Err(Unmade::Sign { detail }) => Err(Untried::Image(detail)),
-            Err(Unmade::Template { reason, .. }) => Err(Untried::Template(reason)),
+            Err(RenderError::Sign { detail }) => Err(ScriptError::Image(detail)),
+            Err(RenderError::Template { error, .. }) => Err(ScriptError::Template(error)),
         }
     }
 }
 
-/// Why a configuration cannot be made into a script.
+/// Errors of rendering a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Untried {
+pub enum ScriptError {
     /// Its kernel or initrd cannot be reached.
     Image(String),
-    Template(String),
+    Template(TemplateError),
 }
 
-/// Whether somebody asks who is not the node.
+/// Whether the request comes from an address that is not the node's.
 fn is_elsewhere(roster: &Roster, node: &Node, place: Place<'_>) -> bool {
     place.from.is_some_and(|from| roster.address_fit(node, from) == AddressFit::Foreign)
 }
 
 /// As the node itself would ask: by the MAC it boots with.
-pub fn asked_by(roster: &Roster, node: &Node) -> Asked<'static> {
+pub fn asked_by(roster: &Roster, node: &Node) -> BootRequest<'static> {
     let mac = roster.boot(node).map(|boot| boot.mac);
     let mac = mac.or_else(|| node.spec.interfaces.first().map(|interface| interface.mac));
     let who = match mac {
         Some(mac) => Who::Mac(mac, None),
         None => Who::Name(node.name.to_string().into()),
     };
-    Asked { who, arch: None, retry: 0, wait: 0, json: false }
+    BootRequest { who, arch: None, retry: 0, wait: 0, ts: None, json: false }
 }
 
-/// What a node is to do, by what was decided, else by its configuration.
-pub fn mode(node: &Node, standing: Standing<'_>, choice: Option<&Choice>) -> BootMode {
+/// The boot mode of a node: of its boot state, else of its configuration.
+pub fn mode(node: &Node, standing: BootContext<'_>, choice: Option<&Choice>) -> BootMode {
     let installs = choice.is_some_and(Choice::installs);
-    // For one boot, a held or installed node does as it is told.
+    // A one-time boot takes precedence over the mode of a held or installed node.
     let next = choice.is_some_and(|choice| choice.rank.turn == Turn::Next);
     let decided = standing.state.and_then(|state| state.mode).filter(|_| !next);
     let mode = decided.unwrap_or(if installs { BootMode::Install } else { BootMode::Live });
-    // Nobody loses what is on a disk because a configuration was written or a group changed.
+    // A new configuration or a changed group must not overwrite an installed disk.
     let installed = standing.state.is_some_and(|state| state.installed.is_some());
     let reinstalled = next && standing.may_reinstall();
     let keeps_disk = node.is_protected() || installed && decided.is_none() && !reinstalled;
@@ -831,23 +894,23 @@ pub fn mode(node: &Node, standing: Standing<'_>, choice: Option<&Choice>) -> Boo
     if held { BootMode::Hold } else { BootMode::Disk }
 }
 
-struct Made {
+struct RenderedScript {
     script: String,
     line: String,
 }
 
-enum Unmade {
+enum RenderError {
     Sign { detail: String },
-    Template { reason: String, chain: Chain },
+    Template { error: TemplateError, chain: Chain },
 }
 
-impl Unmade {
-    fn template(reason: impl Into<String>, chain: &Chain) -> Self {
-        Self::Template { reason: reason.into(), chain: chain.clone() }
+impl RenderError {
+    fn template(error: TemplateError, chain: &Chain) -> Self {
+        Self::Template { error, chain: chain.clone() }
     }
 }
 
-impl Made {
+impl RenderedScript {
     /// Paths as they are stored, not as they are signed.
     fn parts(&self, roster: &Roster, choice: &Choice) -> Parts {
         let image = |kind, path: &str| {
@@ -870,6 +933,15 @@ impl Made {
 
 fn own(record: &Arc<BssRecord>) -> Choice {
     Choice::of_record(record, hoist_model::selector::Class::Node, record.key.to_string())
+}
+
+/// How a machine asks the next time, as with BSS: by MAC if one is known, whatever it asked by.
+fn asker(case: &Case<'_>, node: Option<&Node>) -> String {
+    let mac = node.and_then(|node| match case.asked.who {
+        Who::Mac(..) => None,
+        Who::Name(_) | Who::Nid(_) => node.spec.interfaces.first().map(|i| i.mac),
+    });
+    mac.map_or_else(|| case.asked.who.query(), |mac| format!("mac={mac}"))
 }
 
 fn told(reason: Option<&str>) -> String {

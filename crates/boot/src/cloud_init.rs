@@ -1,13 +1,13 @@
-//! The cloud-init documents that BSS serves: what records say, filled up with what the inventory
-//! knows. Functions of the roster and the node.
+//! The cloud-init documents that BSS serves: the content of records, completed from the inventory.
+//! Functions of the roster and the node.
 
-use hoist_inventory::Roster;
 use hoist_model::{BssKey, BssRecord, Node};
+use hoist_site::Roster;
 use serde_json::{Map, Value, json};
 
 use crate::{bss, digest};
 
-/// A document and what it came from.
+/// A document and its origins.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     pub value: Value,
@@ -15,9 +15,9 @@ pub struct Document {
     pub record: Option<(BssKey, u64)>,
 }
 
-/// What `/meta-data` answers. Without a node it is what `Default` says; `stranger` then tells one
-/// asking machine from another.
-pub fn meta_data(roster: &Roster, node: Option<&Node>, stranger: &str) -> Document {
+/// The answer of `/meta-data`. Without a node it is the document of `Default`; `machine` then tells
+/// one asking machine from another.
+pub fn meta_data(roster: &Roster, node: Option<&Node>, machine: &str) -> Document {
     let record = record_of(roster, node);
     let own = part(record, |cloud| cloud.meta_data.as_ref());
     let mut value = beneath(roster, node, own, |cloud| cloud.meta_data.as_ref());
@@ -26,7 +26,7 @@ pub fn meta_data(roster: &Roster, node: Option<&Node>, stranger: &str) -> Docume
         fill(&mut value, "shasta-type", node.spec.role.as_deref());
         fill(&mut value, "shasta-role", node.spec.subrole.as_deref());
     }
-    value.insert("instance-id".to_owned(), instance_id(roster, node, stranger).into());
+    value.insert("instance-id".to_owned(), instance_id(roster, node, machine).into());
     let global = roster.bss(&BssKey::tag(BssKey::GLOBAL)).map(AsRef::as_ref);
     let global = part(global, |cloud| cloud.meta_data.as_ref());
     value.insert("Global".to_owned(), Value::Object(global));
@@ -51,10 +51,10 @@ pub fn lookup<'v>(document: &'v Value, key: &str) -> Option<&'v Value> {
 
 /// The same for every request of one installation of a node: cloud-init takes a new one for a new
 /// machine. BSS makes one up each time.
-fn instance_id(roster: &Roster, node: Option<&Node>, stranger: &str) -> String {
+fn instance_id(roster: &Roster, node: Option<&Node>, machine: &str) -> String {
     let (name, what) = match node {
         Some(node) => (bss::host_name(node), format!("{} {}", node.id, node.generation)),
-        None => ("default".to_owned(), format!("{} {stranger}", roster.incarnation().as_str())),
+        None => ("default".to_owned(), format!("{} {machine}", roster.incarnation().as_str())),
     };
     let hash = digest::hex(&digest::sha256(what.as_bytes()));
     format!("{name}-{}", &hash[..12])
@@ -62,8 +62,9 @@ fn instance_id(roster: &Roster, node: Option<&Node>, stranger: &str) -> String {
 
 fn record_of<'r>(roster: &'r Roster, node: Option<&Node>) -> Option<&'r BssRecord> {
     let record = match node {
-        Some(node) => bss::own_record(roster, node, None)
-            .or_else(|| bss::tagged_record(roster, node).map(|(record, ..)| record)),
+        Some(node) => {
+            bss::own_record(roster, node, None).or_else(|| bss::tagged_cloud_init(roster, node))
+        }
         None => roster.bss(&BssKey::tag(BssKey::DEFAULT)),
     };
     record.map(AsRef::as_ref)
@@ -80,7 +81,7 @@ fn part(record: Option<&BssRecord>, part: Part) -> Map<String, Value> {
     value.and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// `own` over what was written for the node's subrole.
+/// Merges `own` over the record of the node's subrole.
 fn beneath(
     roster: &Roster,
     node: Option<&Node>,

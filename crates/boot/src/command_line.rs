@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use hoist_inventory::Roster;
 use hoist_model::boot_config::ARTIFACT_SCHEME;
-use hoist_model::{BootConfig, BssImageKey, BssRecord, ImageKind, Node};
+use hoist_model::{BootConfig, BssImageKey, BssKey, BssRecord, ImageKind, Node};
+use hoist_site::Roster;
+
+use crate::bss::host_name;
 
 /// One part of a command line: one word or several that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,13 +21,13 @@ pub enum Origin {
     Params,
     KernelImage,
     InitrdImage,
-    /// What the script calls its initrds.
+    /// Names of the script's initrds.
     Initrd,
     Node,
     /// The record's referral token.
     Referral,
     /// The MAC the machine asked with.
-    Asked,
+    BootRequest,
     /// Where cloud-init gets its documents.
     CloudInit,
 }
@@ -39,19 +41,22 @@ impl Origin {
             Self::Initrd => "initrd",
             Self::Node => "node",
             Self::Referral => "referral",
-            Self::Asked => "asked",
+            Self::BootRequest => "asked",
             Self::CloudInit => "cloud-init",
         }
     }
 }
 
-/// What the line depends on beside the configuration.
+/// The inputs of the line besides the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
     pub node: Option<&'a Node>,
+    /// Whether the machine boots a record of its own or of its tags, not the image for unknown
+    /// machines. Without a node it is then a machine that the inventory lacks.
+    pub is_own: bool,
     /// `01-a4-bf-…`, when the machine asked with a MAC.
     pub bootif: Option<&'a str>,
-    /// The whole `ds=…` word, or nothing.
+    /// The whole `ds=…` argument, or none.
     pub ds: Option<&'a str>,
 }
 
@@ -91,7 +96,8 @@ impl Line {
     }
 }
 
-/// As BSS builds it: what is stored, then what is missing, and `initrd=initrd` in front.
+/// The line as BSS builds it: the stored arguments, then the missing ones, with `initrd=initrd` in
+/// front.
 pub fn of_record(roster: &Roster, record: &BssRecord, around: Surroundings<'_>) -> Line {
     let mut line = Line::default();
     let has_initrd = !record.initrd.is_empty();
@@ -118,18 +124,22 @@ pub fn of_record(roster: &Roster, record: &BssRecord, around: Surroundings<'_>) 
         image(ImageKind::Kernel, &record.kernel, &mut line, Origin::KernelImage);
         image(ImageKind::Initrd, &record.initrd, &mut line, Origin::InitrdImage);
     }
-    if let Some(node) = around.node {
-        let xname = node.spec.xname.map(|xname| xname.to_string());
-        line.push_new("xname=", &xname.unwrap_or_else(|| node.name.to_string()), Origin::Node);
-        if let Some(nid) = node.spec.nid {
-            line.push_new("nid=", &nid, Origin::Node);
-        }
-        if let Some(token) = &record.referral_token {
-            line.push_new("bss_referral_token=", token, Origin::Referral);
-        }
+    let xname = match (around.node, &record.key) {
+        (Some(node), _) => Some(host_name(node)),
+        (None, BssKey::Xname(xname)) if around.is_own => Some(xname.to_string()),
+        (None, _) => None,
+    };
+    if let Some(xname) = xname {
+        line.push_new("xname=", &xname, Origin::Node);
+    }
+    if let Some(nid) = around.node.and_then(|node| node.spec.nid) {
+        line.push_new("nid=", &nid, Origin::Node);
+    }
+    if let Some(token) = record.referral_token.as_ref().filter(|_| around.is_own) {
+        line.push_new("bss_referral_token=", token, Origin::Referral);
     }
     if let Some(bootif) = around.bootif {
-        line.push_new("BOOTIF=", &bootif, Origin::Asked);
+        line.push_new("BOOTIF=", &bootif, Origin::BootRequest);
     }
     if let Some(ds) = around.ds.and_then(|ds| ds.strip_prefix("ds=")) {
         line.push_new("ds=", &ds, Origin::CloudInit);
@@ -137,9 +147,10 @@ pub fn of_record(roster: &Roster, record: &BssRecord, around: Surroundings<'_>) 
     line
 }
 
-/// Ours first, so that what people wrote comes last and wins.
+/// Hoist's arguments come first, so that those of the configuration win.
 pub fn of_config(config: &BootConfig, around: Surroundings<'_>) -> Line {
-    let (mut line, params) = (Line::default(), config.spec.params.trim());
+    let mut line = Line::default();
+    let params = config.spec.params.trim();
     let given = |prefix: &str| params.split_whitespace().any(|word| word.starts_with(prefix));
     if !given("initrd=") {
         let mut words = String::new();
@@ -150,7 +161,7 @@ pub fn of_config(config: &BootConfig, around: Surroundings<'_>) -> Line {
         line.push(words, Origin::Initrd);
     }
     if let Some(bootif) = around.bootif.filter(|_| !given("BOOTIF=")) {
-        line.push(format!("BOOTIF={bootif}"), Origin::Asked);
+        line.push(format!("BOOTIF={bootif}"), Origin::BootRequest);
     }
     if let Some(ds) = around.ds.filter(|_| !given("ds=")) {
         line.push(ds, Origin::CloudInit);
@@ -159,7 +170,7 @@ pub fn of_config(config: &BootConfig, around: Surroundings<'_>) -> Line {
     line
 }
 
-/// What the script calls an initrd; the kernel has to be told the same.
+/// The name of an initrd in the script; the kernel argument must be the same.
 pub fn initrd_name(at: usize) -> String {
     if at == 0 { "initrd".to_owned() } else { format!("initrd{at}") }
 }

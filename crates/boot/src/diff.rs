@@ -1,10 +1,10 @@
-//! What a change of the site means for booting, node by node.
+//! The effect of a site change on booting, node by node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hoist_inventory::Roster;
 use hoist_model::{Name, NodeId};
+use hoist_site::Roster;
 
 use crate::answer::Booter;
 use crate::outcome::{self, Outcome};
@@ -43,7 +43,7 @@ pub enum Kind {
 }
 
 impl<'a> Sides<'a> {
-    /// `before` is the current roster: what is worked out for it is kept.
+    /// `before` is the current roster: its boot table is reused.
     pub fn new(booter: &'a Booter, before: Arc<Roster>, after: Roster) -> Self {
         let after = Arc::new(after);
         let old = booter.table(&before);
@@ -65,7 +65,8 @@ impl<'a> Sides<'a> {
 
     /// How one node comes out, if differently.
     pub fn of(&self, id: NodeId) -> Option<Difference> {
-        let (old, new) = (self.before.by_id(id), self.after.by_id(id));
+        let old = self.before.by_id(id);
+        let new = self.after.by_id(id);
         let name = new.or(old)?.name.clone();
         let outcome =
             |roster, table, node: &hoist_model::Node| outcome::of(self.booter, roster, table, node);
@@ -87,7 +88,7 @@ impl<'a> Sides<'a> {
 }
 
 fn kind(from: Option<&Outcome>, to: Option<&Outcome>) -> Option<Kind> {
-    use hoist_model::Doing::{Disabled, Wait};
+    use hoist_model::BootAction::{Disabled, Wait};
     if from == to {
         return None;
     }

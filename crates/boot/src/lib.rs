@@ -1,12 +1,11 @@
-//! What a machine boots: selection of its boot configuration, the iPXE script, boot state,
-//! artifacts, and the BSS v1 view of all that.
+//! Booting: selection of a node's boot configuration, the iPXE script, boot state, artifacts, and
+//! the BSS v1 view of them.
 //!
 //! Selection and rendering are functions of a roster and a request; they never wait or touch a
-//! disk. HTTP, tokens and command lines do not belong here.
+//! disk. HTTP, tokens and command lines of programs do not belong here.
 
 pub mod agent;
 pub mod answer;
-pub mod asked;
 pub mod bss;
 pub mod cloud_init;
 pub mod command_line;
@@ -17,12 +16,13 @@ mod memo;
 pub mod outcome;
 pub mod parameters;
 pub mod presign;
+pub mod request;
 pub mod rule;
 pub mod script;
 pub mod select;
 mod skeleton;
 pub mod template;
 
-pub use answer::{Answer, Booter, Place, Served, Settings, What};
-pub use asked::{Asked, BadQuery, Who};
-pub use select::{Barred, Choice, Source, Standing, Table, Turn};
+pub use answer::{Answer, Booter, Place, ServedScript, Settings, What};
+pub use request::{BadQuery, BootRequest, Who};
+pub use select::{BootContext, Choice, Exclusion, Source, Table, Turn};

@@ -1,14 +1,14 @@
-//! What the usual node boots, worked out ahead. Whether a selector speaks of a node is read from all
-//! over its record, and when a whole site asks at once nothing of that is in a cache. This is.
+//! The choices of ordinary nodes, computed ahead of requests. Matching a selector reads fields all
+//! over a node's record, which are in no CPU cache when a whole site asks at once. This table is.
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use hoist_inventory::Roster;
 use hoist_model::{BootConfig, Mac, Node, NodeId};
+use hoist_site::Roster;
 
-use crate::asked::{Asked, Who};
-use crate::select::{Choice, Source, Standing, Table};
+use crate::request::{BootRequest, Who};
+use crate::select::{BootContext, Choice, Source, Table};
 use crate::skeleton::Seed;
 
 /// By the MACs that nodes boot with. Holds where nothing but the table decides: for nodes without a
@@ -58,7 +58,7 @@ fn usual(roster: &Roster, table: &Table, node: &Node, mac: Mac) -> Option<usize>
         return None;
     }
     let key = Who::Mac(mac, None).key();
-    let choice = table.best(roster, node, key.as_ref(), Standing::default())?;
+    let choice = table.best(roster, node, key.as_ref(), BootContext::default())?;
     match &choice.source {
         Source::Config(config) if is_usual(&choice) => table.place_of(config),
         Source::Config(_) | Source::Bss(_) => None,
@@ -70,7 +70,7 @@ fn is_usual(choice: &Choice) -> bool {
 }
 
 /// Who asks, if the answer may be known ahead.
-pub(crate) fn usual_asker(roster: &Roster, asked: &Asked<'_>) -> Option<Mac> {
+pub(crate) fn usual_asker(roster: &Roster, asked: &BootRequest<'_>) -> Option<Mac> {
     match asked.who {
         Who::Mac(mac, _) if !asked.json && !roster.has_bss_records() => Some(mac),
         Who::Mac(..) | Who::Name(_) | Who::Nid(_) => None,

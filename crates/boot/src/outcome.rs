@@ -1,25 +1,25 @@
-//! What a node comes to when it asks what to boot, in a form that can be compared.
+//! The boot outcome of a node in a form that can be compared.
 
-use hoist_inventory::Roster;
-use hoist_model::{BootMode, Doing, Node};
+use hoist_model::{BootAction, BootMode, Node};
+use hoist_site::Roster;
 use jiff::Timestamp;
 
 use crate::answer::{self, Booter, Place, asked_by};
 use crate::command_line::{Origin, resolve, resolve_in};
-use crate::select::{Choice, Source, Standing, Table};
+use crate::select::{BootContext, Choice, Source, Table};
 use crate::skeleton::NOWHERE;
 
 /// Everything a person would notice when the machine boots. Addresses of controllers and tokens
 /// are left out: they differ without a difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    pub doing: Doing,
-    /// What it boots, where it boots.
-    pub booted: Option<Booted>,
+    pub doing: BootAction,
+    /// The booted configuration, if the node boots one.
+    pub booted: Option<BootedConfig>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Booted {
+pub struct BootedConfig {
     /// The configuration, or `bss:…`.
     pub name: String,
     pub images: Images,
@@ -33,22 +33,22 @@ pub struct Images {
     pub initrd: Vec<String>,
 }
 
-/// What a node does with what was chosen for it.
-pub fn doing(node: &Node, standing: Standing<'_>, choice: Option<&Choice>) -> Doing {
+/// The node's action, given its choice.
+pub fn doing(node: &Node, standing: BootContext<'_>, choice: Option<&Choice>) -> BootAction {
     if !node.spec.enabled {
-        return Doing::Disabled;
+        return BootAction::Disabled;
     }
     if standing.provisioning(node).is_some() {
-        return Doing::Provision;
+        return BootAction::Provision;
     }
     match answer::mode(node, standing, choice) {
-        BootMode::Disk => Doing::Disk,
-        BootMode::Hold => Doing::Hold,
+        BootMode::Disk => BootAction::Disk,
+        BootMode::Hold => BootAction::Hold,
         mode @ (BootMode::Live | BootMode::Install) => match choice {
-            Some(choice) if !choice.boots() => Doing::Wait,
-            Some(choice) if choice.installs() || mode == BootMode::Install => Doing::Install,
-            Some(_) => Doing::Boot,
-            None => Doing::Wait,
+            Some(choice) if !choice.boots() => BootAction::Wait,
+            Some(choice) if choice.installs() || mode == BootMode::Install => BootAction::Install,
+            Some(_) => BootAction::Boot,
+            None => BootAction::Wait,
         },
     }
 }
@@ -72,21 +72,21 @@ pub fn images(roster: &Roster, base: &str, choice: &Choice) -> Images {
     }
 }
 
-/// As the roster alone decides it: what was handed out but is not written yet does not count.
+/// The outcome by the roster alone: unsaved one-time boots do not count.
 pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> Outcome {
     let state = roster.boot_state(node.id).map(AsRef::as_ref);
-    let standing = Standing::new(state);
+    let standing = BootContext::new(state);
     let asked = asked_by(roster, node).who.key();
     let choice = table.best(roster, node, asked.as_ref(), standing);
     let doing = doing(node, standing, choice.as_ref());
-    let boots_choice = doing.boots() && doing != Doing::Provision;
+    let boots_choice = doing.boots() && doing != BootAction::Provision;
     let booted = choice.filter(|_| boots_choice).map(|choice| {
         // A seed needs a place, whichever it is.
         let place = Place { host: Some(NOWHERE), ..Place::default() };
         // Nothing of it depends on the time.
         let mut line = booter.parts_of(roster, table, node, &choice, place, Timestamp::UNIX_EPOCH);
         line.parts.retain(|part| part.origin != Origin::Referral);
-        Booted {
+        BootedConfig {
             name: choice.name(),
             images: images(roster, "", &choice),
             line: resolve_in(roster, "", &line.text()),
@@ -100,7 +100,7 @@ pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> Outco
 }
 
 impl Outcome {
-    /// The configuration, or what it does instead of booting one.
+    /// The configuration, or the action that replaces booting.
     pub fn told(&self) -> String {
         match &self.booted {
             Some(booted) => booted.name.clone(),

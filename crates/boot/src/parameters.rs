@@ -6,13 +6,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use hoist_inventory::Roster;
-use hoist_inventory::plan::Draft;
+use hoist_diagnostic::Diagnostic;
 use hoist_model::boot_config::{artifacts_in, check_params, check_url};
 use hoist_model::{
-    BootParameters, BssImageKey, BssKey, BssRecord, CloudInit, Fault, ImageKind, Mac, Nid, Node,
-    Xname,
+    BootParameters, BssImageKey, BssKey, BssRecord, CloudInit, ImageKind, Mac, Nid, Node, Xname,
 };
+use hoist_site::Roster;
+use hoist_site::plan::Draft;
 use serde_json::Value;
 
 use crate::bss::{home_of, host_name, key_of_host, keys_of, node_of, own_record};
@@ -20,22 +20,23 @@ use crate::bss::{home_of, host_name, key_of_host, keys_of, node_of, own_record};
 /// Largest cloud-init part of one record.
 pub const MAX_CLOUD_INIT: usize = 256 * 1024;
 
-/// Why boot parameters were not found or not written, in BSS's words where it has some.
+/// Errors of boot parameters, with BSS's wording where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ParametersError {
     #[error("{0}")]
     Bad(String),
     #[error("{0}")]
     Missing(String),
 }
 
-/// What a write did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Done {
+/// Result of a write.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum WriteResult {
     /// Records were written.
     Records,
     /// No record: the parameters of an image.
     Image,
+    #[default]
     Nothing,
 }
 
@@ -54,10 +55,13 @@ pub fn all(roster: &Roster) -> Vec<BootParameters> {
 }
 
 /// The records of those the filter names; those that have none are missing.
-pub fn find(roster: &Roster, filter: &BootParameters) -> Result<Vec<BootParameters>, Refused> {
+pub fn find(
+    roster: &Roster,
+    filter: &BootParameters,
+) -> Result<Vec<BootParameters>, ParametersError> {
     let asked = kinds(filter);
     if asked.is_empty() {
-        return Err(Refused::Bad("No specified data requested".to_owned()));
+        return Err(ParametersError::Bad("No specified data requested".to_owned()));
     }
     let names = filter.hosts.iter().filter_map(|host| key_of_host(roster, host).ok());
     let macs = filter.macs.iter().filter_map(|mac| mac.parse().ok().map(BssKey::Mac));
@@ -78,13 +82,17 @@ pub fn find(roster: &Roster, filter: &BootParameters) -> Result<Vec<BootParamete
     if found.is_empty() {
         let asked = join(&asked);
         let detail = format!("Cannot find boot parameters for requested {asked}");
-        return Err(Refused::Missing(detail));
+        return Err(ParametersError::Missing(detail));
     }
     Ok(found)
 }
 
 /// POST: records that were not there before.
-pub fn create(draft: &mut Draft<'_>, given: &BootParameters, token: &str) -> Result<Done, Refused> {
+pub fn create(
+    draft: &mut Draft<'_>,
+    given: &BootParameters,
+    token: &str,
+) -> Result<WriteResult, ParametersError> {
     let macs = given.macs.iter().find(|mac| mac.parse::<Mac>().is_err());
     if let Some(mac) = macs {
         return Err(bad_mac(mac));
@@ -95,25 +103,28 @@ pub fn create(draft: &mut Draft<'_>, given: &BootParameters, token: &str) -> Res
     let targets = first_kind(draft.roster(), given)?;
     let existing = targets.iter().find(|target| target.record(draft.roster()).is_some());
     if let Some(target) = existing {
-        return Err(Refused::Bad(format!("Bad Request: Already exists: {}", target.asked)));
+        return Err(ParametersError::Bad(format!("Bad Request: Already exists: {}", target.asked)));
     }
     if targets.is_empty() {
         if let Some(image) = images(given).find(|image| draft.roster().bss_image(image).is_some()) {
-            return Err(Refused::Bad(format!("Bad Request: Already exists: {}", image.path)));
+            return Err(ParametersError::Bad(format!(
+                "Bad Request: Already exists: {}",
+                image.path
+            )));
         }
         return set_image(draft, given);
     }
     write(draft, given, &targets, token)
 }
 
-/// PUT: the whole record of everyone addressed. With `keep_kernel`, one that has a kernel does not
+/// PUT: the whole record of every addressed target. With `keep_kernel`, one that has a kernel does not
 /// lose it that way.
 pub fn replace(
     draft: &mut Draft<'_>,
     given: &BootParameters,
     token: &str,
     keep_kernel: bool,
-) -> Result<Done, Refused> {
+) -> Result<WriteResult, ParametersError> {
     let targets = first_kind(draft.roster(), given)?;
     if targets.is_empty() {
         return set_image(draft, given);
@@ -123,7 +134,7 @@ pub fn replace(
             target.record(draft.roster()).is_some_and(|record| !record.kernel.is_empty())
         };
         if let Some(target) = targets.iter().find(has_kernel) {
-            return Err(Refused::Bad(format!(
+            return Err(ParametersError::Bad(format!(
                 "Bad Request: {} would lose its kernel; send the kernel too, or use PATCH",
                 target.asked
             )));
@@ -132,8 +143,25 @@ pub fn replace(
     write(draft, given, &targets, token)
 }
 
-/// PATCH: what is given is changed, the rest stays.
-pub fn amend(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refused> {
+/// Boot parameters with every name in the one spelling that answers use.
+pub fn spelled(roster: &Roster, given: &BootParameters) -> BootParameters {
+    let host = |host: &String| match key_of_host(roster, host) {
+        Ok(key) => node_of(roster, &key).map_or_else(|| key.to_string(), |node| host_name(node)),
+        Err(_) => host.clone(),
+    };
+    let mac = |mac: &String| mac.parse::<Mac>().map_or_else(|_| mac.clone(), |mac| mac.to_string());
+    BootParameters {
+        hosts: given.hosts.iter().map(host).collect(),
+        macs: given.macs.iter().map(mac).collect(),
+        ..given.clone()
+    }
+}
+
+/// PATCH: given fields are changed, the rest stays.
+pub fn amend(
+    draft: &mut Draft<'_>,
+    given: &BootParameters,
+) -> Result<WriteResult, ParametersError> {
     check(draft.roster(), given)?;
     let targets = every_kind(draft.roster(), given)?;
     if targets.is_empty() {
@@ -142,7 +170,7 @@ pub fn amend(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refu
     let mut amended = Vec::with_capacity(targets.len());
     for target in &targets {
         let Some(record) = target.record(draft.roster()) else {
-            return Err(Refused::Missing(format!(
+            return Err(ParametersError::Missing(format!(
                 "Not Found: {} has no boot parameters of its own",
                 target.asked
             )));
@@ -157,36 +185,47 @@ pub fn amend(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refu
     for (target, record) in targets.iter().zip(amended) {
         target.put(draft, record);
     }
-    Ok(Done::Records)
+    Ok(WriteResult::Records)
 }
 
-/// DELETE: the records of everyone addressed; an image only when nobody is.
-pub fn remove(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refused> {
-    let targets = every_kind(draft.roster(), given)?;
-    if let Some(missing) = targets.iter().find(|target| target.record(draft.roster()).is_none()) {
-        let who = &missing.asked;
-        return Err(Refused::Bad(format!("Key {who} deletion: it has no boot parameters")));
+/// DELETE: the records of every addressed target; an image only if no target is named. Returns the
+/// first problem; as in BSS it keeps no other target from being deleted.
+pub fn remove(
+    draft: &mut Draft<'_>,
+    given: &BootParameters,
+) -> Result<Option<ParametersError>, ParametersError> {
+    if !given.addresses() {
+        return remove_images(draft, given).map(|_| None);
     }
-    if targets.is_empty() {
-        return remove_images(draft, given);
-    }
-    for target in &targets {
-        for key in target.keys() {
-            if draft.roster().bss(&key).is_some() {
-                draft.remove_bss(key);
+    let mut problem = None;
+    let mut deleted = HashSet::new();
+    for target in named(draft.roster(), given) {
+        let target = target.and_then(|target| {
+            if target.record(draft.roster()).is_some() {
+                return Ok(target);
             }
+            let detail = format!("Key {} deletion: no boot parameters", target.asked);
+            Err(ParametersError::Bad(detail))
+        });
+        match target {
+            Ok(target) if deleted.insert(target.home.clone()) => target.remove(draft),
+            Ok(_) => {}
+            Err(error) => problem = problem.or(Some(error)),
         }
     }
-    Ok(Done::Records)
+    Ok(problem)
 }
 
 /// Images are not taken from under those who boot them.
-fn remove_images(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refused> {
+fn remove_images(
+    draft: &mut Draft<'_>,
+    given: &BootParameters,
+) -> Result<WriteResult, ParametersError> {
     let named: Vec<_> = images(given).collect();
     for image in &named {
         let count = users(draft.roster(), image).count();
         if let Some(user) = users(draft.roster(), image).next() {
-            return Err(Refused::Bad(format!(
+            return Err(ParametersError::Bad(format!(
                 "Key {} deletion: {count} records boot it, {} among them; delete those first",
                 image.path, user.key
             )));
@@ -195,18 +234,21 @@ fn remove_images(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, 
     for image in &named {
         draft.put_bss_image(image.clone(), String::new());
     }
-    Ok(if named.is_empty() { Done::Nothing } else { Done::Image })
+    Ok(if named.is_empty() { WriteResult::Nothing } else { WriteResult::Image })
 }
 
-/// Parameters that nobody is named for belong to the image.
-fn set_image(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refused> {
+/// Parameters without a target belong to the image.
+fn set_image(
+    draft: &mut Draft<'_>,
+    given: &BootParameters,
+) -> Result<WriteResult, ParametersError> {
     check(draft.roster(), given)?;
     let Some(image) = images(given).next() else {
         let detail = "Bad Request: name hosts, macs or nids, or a kernel or initrd";
-        return Err(Refused::Bad(detail.to_owned()));
+        return Err(ParametersError::Bad(detail.to_owned()));
     };
     draft.put_bss_image(image, given.params.clone());
-    Ok(Done::Image)
+    Ok(WriteResult::Image)
 }
 
 fn write(
@@ -214,12 +256,12 @@ fn write(
     given: &BootParameters,
     targets: &[Target<'_>],
     token: &str,
-) -> Result<Done, Refused> {
+) -> Result<WriteResult, ParametersError> {
     check(draft.roster(), given)?;
     for target in targets {
         put_given(draft, given, target, token);
     }
-    Ok(Done::Records)
+    Ok(WriteResult::Records)
 }
 
 fn put_given(draft: &mut Draft<'_>, given: &BootParameters, target: &Target<'_>, token: &str) {
@@ -236,7 +278,7 @@ fn put_given(draft: &mut Draft<'_>, given: &BootParameters, target: &Target<'_>,
     target.put(draft, record);
 }
 
-/// Whoever a key means.
+/// The node or group that a key refers to.
 struct Target<'r> {
     /// As it was written.
     asked: String,
@@ -267,6 +309,14 @@ impl<'r> Target<'r> {
         }
     }
 
+    fn remove(&self, draft: &mut Draft<'_>) {
+        for key in self.keys() {
+            if draft.roster().bss(&key).is_some() {
+                draft.remove_bss(key);
+            }
+        }
+    }
+
     /// Writes the record, and removes what other names of the node held.
     fn put(&self, draft: &mut Draft<'_>, record: BssRecord) {
         for key in self.keys() {
@@ -279,85 +329,103 @@ impl<'r> Target<'r> {
 }
 
 /// Only one kind of name counts: hosts, else MACs, else nids.
-fn first_kind<'r>(roster: &'r Roster, given: &BootParameters) -> Result<Vec<Target<'r>>, Refused> {
+fn first_kind<'r>(
+    roster: &'r Roster,
+    given: &BootParameters,
+) -> Result<Vec<Target<'r>>, ParametersError> {
     let none = Vec::new;
     let (hosts, macs, nids) = match given {
         BootParameters { hosts, .. } if !hosts.is_empty() => (hosts.clone(), none(), Vec::new()),
         BootParameters { macs, .. } if !macs.is_empty() => (none(), macs.clone(), Vec::new()),
         BootParameters { nids, .. } => (none(), none(), nids.clone()),
     };
-    // What does not count still has to be well-formed.
+    // Ignored fields must still be well-formed.
     every_kind(roster, &BootParameters { hosts: Vec::new(), ..given.clone() })?;
     every_kind(roster, &BootParameters { hosts, macs, nids, ..BootParameters::default() })
 }
 
 /// Everyone named, each once.
-fn every_kind<'r>(roster: &'r Roster, given: &BootParameters) -> Result<Vec<Target<'r>>, Refused> {
-    let mut targets = Vec::new();
-    for host in &given.hosts {
-        let key = key_of_host(roster, host).map_err(|error| {
-            Refused::Bad(format!("Bad Request: invalid host `{}`: {error}", host.escape_debug()))
-        })?;
-        targets.push(Target::of(roster, host, key));
-    }
-    for text in &given.macs {
-        let mac: Mac = text.parse().map_err(|_| bad_mac(text))?;
-        targets.push(Target::of(roster, &mac, BssKey::Mac(mac)));
-    }
-    for number in &given.nids {
-        let nid = nid_of(*number)
-            .ok_or_else(|| Refused::Bad("Bad Request: a nid is a number from 1 up".to_owned()))?;
-        targets.push(Target::of(roster, &nid, BssKey::Nid(nid)));
-    }
+fn every_kind<'r>(
+    roster: &'r Roster,
+    given: &BootParameters,
+) -> Result<Vec<Target<'r>>, ParametersError> {
+    let mut targets = named(roster, given).collect::<Result<Vec<_>, _>>()?;
     let mut seen = HashSet::new();
     targets.retain(|target| seen.insert(target.home.clone()));
     Ok(targets)
 }
 
+/// Hosts, MACs and nids in that order, as they were written.
+fn named<'r>(
+    roster: &'r Roster,
+    given: &BootParameters,
+) -> impl Iterator<Item = Result<Target<'r>, ParametersError>> {
+    let hosts = given.hosts.iter().map(move |host| {
+        let invalid = |error| {
+            let host = host.escape_debug();
+            ParametersError::Bad(format!("Bad Request: invalid host `{host}`: {error}"))
+        };
+        let key = key_of_host(roster, host).map_err(invalid)?;
+        Ok(Target::of(roster, host, key))
+    });
+    let macs = given.macs.iter().map(move |text| {
+        let mac: Mac = text.parse().map_err(|_| bad_mac(text))?;
+        Ok(Target::of(roster, &mac, BssKey::Mac(mac)))
+    });
+    let nids = given.nids.iter().map(move |number| {
+        let refused =
+            || ParametersError::Bad("Bad Request: a nid is a number from 0 up".to_owned());
+        let nid = nid_of(*number).ok_or_else(refused)?;
+        Ok(Target::of(roster, &nid, BssKey::Nid(nid)))
+    });
+    hosts.chain(macs).chain(nids)
+}
+
 /// A node that exists, or an xname of one that may.
-fn check_host(roster: &Roster, host: &str) -> Result<(), Refused> {
+fn check_host(roster: &Roster, host: &str) -> Result<(), ParametersError> {
     match host.parse::<Xname>() {
         Ok(xname) if xname.is_node() => Ok(()),
         _ if roster.by_name(host).is_some() => Ok(()),
-        Ok(xname) => {
-            Err(Refused::Bad(format!("Bad Request: invalid xname type: {:?}", xname.kind())))
-        }
-        Err(error) => Err(Refused::Bad(format!("Bad Request: invalid xname: {error}"))),
+        Ok(xname) => Err(ParametersError::Bad(format!(
+            "Bad Request: invalid xname type: {:?}",
+            xname.kind()
+        ))),
+        Err(error) => Err(ParametersError::Bad(format!("Bad Request: invalid xname: {error}"))),
     }
 }
 
-/// What would break a script, or the store.
-fn check(roster: &Roster, given: &BootParameters) -> Result<(), Refused> {
+/// Refuses values that would break a script or the store.
+fn check(roster: &Roster, given: &BootParameters) -> Result<(), ParametersError> {
     let faults = [
         check_url("kernel", &given.kernel),
         check_url("initrd", &given.initrd),
         check_params("params", &given.params),
     ];
     match faults.into_iter().flatten().chain(missing_artifact(roster, given)).next() {
-        Some(Fault { at, message, hint }) => {
+        Some(Diagnostic { at, message, hint }) => {
             let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-            Err(Refused::Bad(format!("Bad Request: {at}: {message}{hint}")))
+            Err(ParametersError::Bad(format!("Bad Request: {at}: {message}{hint}")))
         }
         None => check_cloud_init(&given.cloud_init),
     }
 }
 
 /// The first artifact that is named and not there.
-fn missing_artifact(roster: &Roster, given: &BootParameters) -> Option<Fault> {
+fn missing_artifact(roster: &Roster, given: &BootParameters) -> Option<Diagnostic> {
     let texts = [("kernel", &given.kernel), ("initrd", &given.initrd), ("params", &given.params)];
     let named = texts.into_iter().flat_map(|(at, text)| artifacts_in(text).map(move |n| (at, n)));
     let mut missing = named.filter(|(_, name)| roster.artifact(name).is_none());
     missing.next().map(|(at, name)| {
-        let hint = format!("`hoist artifact add FILE --name {name}` first");
-        Fault::new(at, format!("there is no Artifact `{name}`")).hint(hint)
+        let hint = format!("add it with `hoist artifact add FILE --name {name}`");
+        Diagnostic::new(at, format!("artifact `{name}` does not exist")).hint(hint)
     })
 }
 
-fn check_cloud_init(cloud_init: &CloudInit) -> Result<(), Refused> {
+fn check_cloud_init(cloud_init: &CloudInit) -> Result<(), ParametersError> {
     let size = serde_json::to_vec(cloud_init).map_or(usize::MAX, |text| text.len());
     if size > MAX_CLOUD_INIT {
-        let detail = format!("Bad Request: cloud-init: it is larger than {MAX_CLOUD_INIT} bytes");
-        return Err(Refused::Bad(detail));
+        let detail = format!("Bad Request: cloud-init: larger than {MAX_CLOUD_INIT} bytes");
+        return Err(ParametersError::Bad(detail));
     }
     Ok(())
 }
@@ -365,7 +433,7 @@ fn check_cloud_init(cloud_init: &CloudInit) -> Result<(), Refused> {
 fn amend_cloud_init(
     stored: Option<Box<CloudInit>>,
     patch: &CloudInit,
-) -> Result<Option<Box<CloudInit>>, Refused> {
+) -> Result<Option<Box<CloudInit>>, ParametersError> {
     let mut whole = stored.unwrap_or_default();
     for (stored, patch) in
         [(&mut whole.meta_data, &patch.meta_data), (&mut whole.user_data, &patch.user_data)]
@@ -453,15 +521,15 @@ fn users<'r>(
 }
 
 fn nid_of(number: i32) -> Option<Nid> {
-    u32::try_from(number).ok().and_then(Nid::new)
+    u32::try_from(number).ok().map(Nid::new)
 }
 
-fn bad_mac(mac: &str) -> Refused {
+fn bad_mac(mac: &str) -> ParametersError {
     let mac: String = mac.chars().take(40).collect();
-    Refused::Bad(format!("Bad Request: invalid MAC address format: {}", mac.escape_debug()))
+    ParametersError::Bad(format!("Bad Request: invalid MAC address format: {}", mac.escape_debug()))
 }
 
-/// What a filter asks for, in BSS's words.
+/// The kinds of a filter, in BSS's terms.
 fn kinds(filter: &BootParameters) -> Vec<&'static str> {
     let all = [
         (filter.hosts.is_empty(), "Hosts"),
@@ -481,51 +549,58 @@ fn join(words: &[&str]) -> String {
     }
 }
 
-/// What an import came to.
+/// Result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Imported {
+pub struct ImportResult {
     pub created: usize,
     pub changed: usize,
     pub unchanged: usize,
     /// Images that got parameters of their own.
     pub images: usize,
-    pub left: Vec<Left>,
+    /// Records that were not imported.
+    pub left: Vec<RecordRemark>,
+    /// Records that BSS never served, and that hoist serves.
+    pub revived: Vec<RecordRemark>,
+    /// Changed records that keep cloud-init data which the source does not have.
+    pub kept: Vec<RecordRemark>,
 }
 
-/// Something that was not carried over.
+/// A remark about a record of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
-    /// Which element of the list, from 0.
+pub struct RecordRemark {
+    /// Index in the list, from 0.
     pub at: usize,
     pub who: String,
     pub reason: String,
 }
 
-/// Takes over what another BSS has. What cannot be taken is left and told; records that are the
-/// same already keep their token.
+/// Imports the records of another BSS. Records that cannot be imported are skipped and reported;
+/// identical records keep their token. Cloud-init data that the source does not have is kept: a
+/// dump of BSS has none, and BSS on `PostgreSQL` stores none.
 pub fn import(
     draft: &mut Draft<'_>,
     elements: &[(usize, BootParameters)],
     mut mint: impl FnMut() -> String,
-) -> Imported {
-    let mut imported = Imported::default();
+) -> ImportResult {
+    let mut imported = ImportResult::default();
     let mut taken: HashMap<BssKey, usize> = HashMap::new();
+    let words = SelectingWords::of(draft.roster());
     for (at, given) in elements {
-        let left = |who: String, reason: String| Left { at: *at, who, reason };
+        let remark = |who: String, reason: String| RecordRemark { at: *at, who, reason };
         let targets =
             match check(draft.roster(), given).and_then(|()| every_kind(draft.roster(), given)) {
                 Ok(targets) => targets,
                 Err(refused) => {
                     let reason = refused.to_string();
                     let reason = reason.strip_prefix("Bad Request: ").unwrap_or(&reason).to_owned();
-                    imported.left.push(left(who(given), reason));
+                    imported.left.push(remark(who(given), reason));
                     continue;
                 }
             };
         if targets.is_empty() {
             match import_image(draft, given) {
                 Some(changed) => imported.images += usize::from(changed),
-                None => imported.left.push(left(who(given), "it names nobody".to_owned())),
+                None => imported.left.push(remark(who(given), "names no node".to_owned())),
             }
         }
         for target in targets {
@@ -533,24 +608,91 @@ pub fn import(
                 let same = elements.iter().any(|(at, other)| at == first && says(other, given));
                 if !same {
                     let reason = format!("element {first} says something else about it");
-                    imported.left.push(left(target.asked.clone(), reason));
+                    imported.left.push(remark(target.asked.clone(), reason));
                 }
                 continue;
             }
             taken.insert(target.home.clone(), *at);
-            let before = target.record(draft.roster());
-            match before {
-                Some(record) if says(&element(draft.roster(), record), given) => {
-                    imported.unchanged += 1;
-                    continue;
-                }
-                Some(_) => imported.changed += 1,
-                None => imported.created += 1,
+            if let Some(reason) = words.why_revived(&target).filter(|_| !given.kernel.is_empty()) {
+                imported.revived.push(remark(target.asked.clone(), reason.to_owned()));
             }
-            put_given(draft, given, &target, &mint());
+            import_record(draft, given, &target, &mut mint, &mut imported, &remark);
         }
     }
     imported
+}
+
+fn import_record(
+    draft: &mut Draft<'_>,
+    given: &BootParameters,
+    target: &Target<'_>,
+    mint: &mut impl FnMut() -> String,
+    imported: &mut ImportResult,
+    remark: &impl Fn(String, String) -> RecordRemark,
+) {
+    let before = target.record(draft.roster());
+    let stored = before.and_then(|record| record.cloud_init.as_deref());
+    let (cloud_init, is_kept) = with_stored(&given.cloud_init, stored);
+    let given = BootParameters { cloud_init, ..given.clone() };
+    match before {
+        Some(record) if says(&element(draft.roster(), record), &given) => {
+            imported.unchanged += 1;
+            return;
+        }
+        Some(_) => imported.changed += 1,
+        None => imported.created += 1,
+    }
+    if is_kept {
+        let reason = "the source has no cloud-init data for it".to_owned();
+        imported.kept.push(remark(target.asked.clone(), reason));
+    }
+    put_given(draft, &given, target, &mint());
+}
+
+/// The given cloud-init data, completed by the stored data that it lacks; whether there was any.
+fn with_stored(given: &CloudInit, stored: Option<&CloudInit>) -> (CloudInit, bool) {
+    let mut whole = given.clone();
+    let Some(stored) = stored else { return (whole, false) };
+    let meta_data = whole.meta_data.is_none() && stored.meta_data.is_some();
+    let user_data = whole.user_data.is_none() && stored.user_data.is_some();
+    whole.meta_data = whole.meta_data.or_else(|| stored.meta_data.clone());
+    whole.user_data = whole.user_data.or_else(|| stored.user_data.clone());
+    if whole.phone_home.is_empty() {
+        whole.phone_home = stored.phone_home.clone();
+    }
+    (whole, meta_data || user_data)
+}
+
+/// The words by which records select nodes.
+struct SelectingWords {
+    roles: HashSet<String>,
+    /// Subroles and groups.
+    others: HashSet<String>,
+}
+
+impl SelectingWords {
+    fn of(roster: &Roster) -> Self {
+        let mut words = Self { roles: HashSet::new(), others: HashSet::new() };
+        for node in roster.nodes() {
+            words.roles.extend(node.spec.role.as_deref().map(str::to_owned));
+            words.others.extend(node.spec.subrole.as_deref().map(str::to_owned));
+            words.others.extend(roster.groups_of(node).iter().map(ToString::to_string));
+        }
+        words
+    }
+
+    /// Why BSS never served the record of a target that hoist serves.
+    fn why_revived(&self, target: &Target<'_>) -> Option<&'static str> {
+        match &target.home {
+            BssKey::Xname(_) | BssKey::Mac(_) | BssKey::Nid(_) if target.node.is_none() => {
+                Some("the inventory lacks the machine; BSS serves it nothing")
+            }
+            BssKey::Tag(tag) if self.others.contains(tag) && !self.roles.contains(tag) => {
+                Some("a subrole or a group; BSS boots no node from it")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// `Some(changed)`, or `None` where there is no image either.

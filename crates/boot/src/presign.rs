@@ -1,6 +1,6 @@
 //! Signed URLs for files in S3: AWS signature version 4, in the query.
 //!
-//! A function of its inputs: signing asks nobody, so it can be done while a machine waits.
+//! A pure function: signing needs no request, so it can be done while a machine waits.
 
 use std::fmt::Write as _;
 
@@ -57,7 +57,8 @@ impl S3 {
 
     fn query(&self, host: &str, path: &str, now: Timestamp) -> String {
         let now = now.to_zoned(TimeZone::UTC);
-        let (day, moment) = (now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ"));
+        let day = now.strftime("%Y%m%d");
+        let moment = now.strftime("%Y%m%dT%H%M%SZ");
         let scope = format!("{day}/{}/s3/aws4_request", self.region);
         let credential = encode(&format!("{}/{scope}", self.access_key), true);
         let query = format!(

@@ -6,14 +6,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hoist_inventory::plan::{Patience, Plan, Reason, Refusal, Rule};
-use hoist_inventory::{Resource, ResourceKey, Roster};
+use hoist_diagnostic::Diagnostic;
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::selector::{Bound, Class, Identity, Specificity, Vocabulary};
-use hoist_model::{ArtifactName, BootConfig, BssKey, Fault, Kind, Name, Node, NodeId};
+use hoist_model::{ArtifactName, BootConfig, BssKey, Kind, Name, Node, NodeId};
+use hoist_site::plan::{Plan, Reason, Refusal, Rule, ValidationDeadline};
+use hoist_site::{Resource, ResourceKey, Roster};
 use jiff::Timestamp;
 
-use crate::answer::{Booter, Place, Untried};
+use crate::answer::{Booter, Place, ScriptError};
 use crate::bss;
 use crate::diff::Sides;
 use crate::select::Choice;
@@ -32,7 +33,12 @@ impl BootRule {
 }
 
 impl Rule for BootRule {
-    fn judge(&self, before: &Roster, plan: &mut Plan, patience: &Patience) -> Vec<Refusal> {
+    fn validate(
+        &self,
+        before: &Roster,
+        plan: &mut Plan,
+        deadline: &ValidationDeadline,
+    ) -> Vec<Refusal> {
         let keys: Vec<_> = boot_keys(plan).collect();
         if keys.is_empty() {
             return Vec::new();
@@ -40,7 +46,7 @@ impl Rule for BootRule {
         let sides = Sides::new(&self.0, Arc::new(before.clone()), plan.outcome(before));
         let concern = Concern::of(&sides, &keys);
         let refusals: Vec<_> =
-            concern.configs.iter().flat_map(|name| self.try_out(&sides, name, patience)).collect();
+            concern.configs.iter().flat_map(|name| self.try_out(&sides, name, deadline)).collect();
         if !refusals.is_empty() {
             return refusals;
         }
@@ -48,7 +54,7 @@ impl Rule for BootRule {
         let differing = concern.nodes(&sides).into_iter().filter(existing);
         let mut affected: BTreeSet<NodeId> = plan.affected.iter().copied().collect();
         for id in differing {
-            if patience.is_over() {
+            if deadline.is_over() {
                 return vec![uncounted(&keys)];
             }
             if sides.of(id).is_some() {
@@ -59,7 +65,7 @@ impl Rule for BootRule {
         Vec::new()
     }
 
-    fn holds(&self, _: (&Roster, &Plan), (_, plan): (&Roster, &Plan)) -> bool {
+    fn still_holds(&self, _: (&Roster, &Plan), (_, plan): (&Roster, &Plan)) -> bool {
         boot_keys(plan).next().is_none()
     }
 }
@@ -75,20 +81,22 @@ fn uncounted(keys: &[ResourceKey]) -> Refusal {
         _ => None,
     });
     if let Some(name) = config {
-        return Patience::refusal(Kind::BootConfig, &name, "");
+        return ValidationDeadline::refusal(Kind::BootConfig, &name, "");
     }
-    let message = "finding out which nodes boot something else takes too long";
-    Refusal::new(
-        Reason::Invalid,
-        "the change",
-        Fault::new("", message).hint("change fewer at once"),
-    )
+    let message = "cannot determine the affected nodes in time";
+    let fault = Diagnostic::new("", message).hint("change fewer objects at once");
+    Refusal::new(Reason::Invalid, None, fault)
 }
 
 impl BootRule {
     /// Makes the script of a configuration for the nodes it selects. Without a template, one node
     /// shows what all of them would get.
-    fn try_out(&self, sides: &Sides<'_>, name: &Name, patience: &Patience) -> Vec<Refusal> {
+    fn try_out(
+        &self,
+        sides: &Sides<'_>,
+        name: &Name,
+        deadline: &ValidationDeadline,
+    ) -> Vec<Refusal> {
         let after = sides.after();
         let Some(config) = after.boot_config(name) else { return Vec::new() };
         let mut nodes = selected(after, config);
@@ -101,8 +109,12 @@ impl BootRule {
             return failed.map(|why| refusal(config, None, why)).into_iter().collect();
         }
         let failing = nodes.into_iter().filter_map(|node| {
-            if patience.is_over() {
-                return Some(Patience::refusal(Kind::BootConfig, &config.name, "template"));
+            if deadline.is_over() {
+                return Some(ValidationDeadline::refusal(
+                    Kind::BootConfig,
+                    &config.name,
+                    "template",
+                ));
             }
             let failed = self.make(sides, config, node).err()?;
             Some(refusal(config, Some(node), failed))
@@ -115,38 +127,39 @@ impl BootRule {
         sides: &Sides<'_>,
         config: &Arc<BootConfig>,
         node: &Node,
-    ) -> Result<String, Untried> {
+    ) -> Result<String, ScriptError> {
         let specificity = Specificity { class: Class::Node, atoms: 1 };
         let choice = Choice::of_config(config, specificity, None);
-        let (place, now) = (Place::default(), Timestamp::now());
+        let place = Place::default();
+        let now = Timestamp::now();
         self.0.try_out(sides.after(), sides.table_after(), node, &choice, place, now)
     }
 }
 
-fn refusal(config: &BootConfig, node: Option<&Arc<Node>>, why: Untried) -> Refusal {
+fn refusal(config: &BootConfig, node: Option<&Arc<Node>>, why: ScriptError) -> Refusal {
     let (at, why) = match why {
-        Untried::Image(why) => ("kernel", why),
-        Untried::Template(why) => ("template", why),
+        ScriptError::Image(why) => ("kernel", why),
+        ScriptError::Template(error) => ("template", error.to_string()),
     };
     let (message, hint) = match node {
         Some(node) => (
             format!("{why} (for node `{}`)", node.name),
-            "mend it, or leave the node out of the selector",
+            "correct it, or exclude the node from the selector",
         ),
-        None => (format!("{why} (for a node made up to try it)"), "mend it"),
+        None => (format!("{why} (for a made-up node)"), "correct it"),
     };
-    let subject = format!("{} {}", Kind::BootConfig, config.name);
-    Refusal::new(Reason::Invalid, subject, Fault::new(at, message).hint(hint))
+    let fault = Diagnostic::new(at, message).hint(hint);
+    Refusal::of(Reason::Invalid, Kind::BootConfig, &config.name, fault)
 }
 
-/// Which labels and data nodes will have is not known before there are any.
-fn depends_on_node(config: &BootConfig, failed: &Untried) -> bool {
-    let Untried::Template(reason) = failed else { return false };
-    let line = reason.strip_prefix("line ").and_then(|rest| rest.split(':').next());
-    let line = line.and_then(|number| number.parse::<usize>().ok());
+/// Whether a node with more labels or data may make the template succeed. No node is selected yet,
+/// so its labels and data are unknown.
+fn depends_on_node(config: &BootConfig, failed: &ScriptError) -> bool {
+    let ScriptError::Template(error) = failed else { return false };
     let text = config.spec.template.as_deref().unwrap_or_default();
-    let at = line.and_then(|line| text.lines().nth(line.saturating_sub(1))).unwrap_or_default();
-    reason.contains("undefined") && (at.contains(".labels") || at.contains(".data"))
+    let line = error.line.and_then(|line| text.lines().nth(line.saturating_sub(1)));
+    let line = line.unwrap_or_default();
+    error.is_undefined && (line.contains(".labels") || line.contains(".data"))
 }
 
 fn is_boot(key: &ResourceKey) -> bool {
@@ -160,7 +173,7 @@ fn is_boot(key: &ResourceKey) -> bool {
     )
 }
 
-/// What a change may speak of.
+/// The parts of the site that a change may affect.
 #[derive(Debug, Default)]
 struct Concern {
     configs: BTreeSet<Name>,

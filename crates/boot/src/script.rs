@@ -1,4 +1,4 @@
-//! iPXE scripts as text. Whatever is stored, a script has exactly the lines it is meant to have.
+//! iPXE scripts as text. Guarantees that no stored value adds lines or commands to a script.
 
 use std::fmt::Write as _;
 
@@ -44,8 +44,8 @@ pub fn boot(script: &BootScript<'_>) -> String {
         push(&mut out, initrd);
         out.push_str(" || goto boot_retry\n");
     }
-    // What was fetched before the failure would stay in memory, and go to the next kernel as a
-    // further initrd.
+    // Files fetched before the failure would stay in memory and reach the next kernel as a further
+    // initrd.
     out.push_str("boot || goto boot_retry\n:boot_retry\nimgfree\n");
     push_retry(&mut out, *retry_delay, chain);
     out.push('\n');
@@ -99,8 +99,8 @@ fn push_retry(out: &mut String, delay: u64, chain: &Chain) {
     out.push('\n');
 }
 
-/// Text that stays on its line and in its command. What is stored was checked; this holds for what
-/// was not.
+/// Text that stays on its line and in its command. Stored values were checked; this protects
+/// against the others.
 fn push(out: &mut String, text: &str) {
     let plain = text.bytes().all(|byte| byte >= b' ' && byte != 0x7f);
     if plain && !text.split(' ').any(breaks_command) {

@@ -1,4 +1,4 @@
-//! Which configuration a node boots: a function of the roster and the node.
+//! Selects the configuration that a node boots: a function of the roster and the node.
 //!
 //! The order, highest first:
 //!
@@ -6,11 +6,11 @@
 //! 2. configurations marked `once` that the node has not had yet;
 //! 3. configurations of the profile the node is on;
 //! 4. the most specific selector: the node itself, a pattern of names, a group, a label, a subrole,
-//!    a role, a partition, an architecture, everything; among equals the one that says more;
+//!    a role, a partition, an architecture, everything; among equals the one with more terms;
 //! 5. the highest priority (BSS records have 0);
 //! 6. BSS records before configurations, then the name that sorts first.
 //!
-//! BSS records take part as what they are: one written for the node itself as a configuration that
+//! BSS records take part as configurations: one written for the node itself as a configuration that
 //! names the node, one written for a role or `Default` as one that names that. Among themselves
 //! they keep BSS's order: the node, its role, its subrole, its groups, `Default`.
 
@@ -18,12 +18,12 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use hoist_inventory::Roster;
 use hoist_model::selector::{Bound, Class, Identity, Specificity};
 use hoist_model::{
-    BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Given, HandOut, Name, Nid,
-    Node, NodeId, Provisioning,
+    BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Name, Nid, Node, NodeId,
+    Provisioning, ServedBoot, ServedConfig,
 };
+use hoist_site::Roster;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::bss;
@@ -61,7 +61,7 @@ pub enum Source {
     Bss(Arc<BssRecord>),
 }
 
-/// A configuration that speaks of the node.
+/// A configuration that selects the node.
 #[derive(Debug, Clone)]
 pub struct Choice {
     pub source: Source,
@@ -91,16 +91,16 @@ pub enum Turn {
     Next,
 }
 
-/// Why a configuration that speaks of the node is not one to choose from.
+/// Why a configuration that selects the node is excluded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Barred {
+pub enum Exclusion {
     Disabled,
     OtherProfile {
         wanted: Name,
     },
     /// The node has had it.
     Spent,
-    /// It is for one boot, and somebody else asks.
+    /// The configuration is for one boot, and another machine asks.
     Elsewhere,
     /// It installs, and the node is to run live.
     Installs,
@@ -108,31 +108,32 @@ pub enum Barred {
     DoesNotInstall,
 }
 
-/// A machine that fails to load what it was given tries again: for so long that is the same boot.
+/// A machine that fails to load its files tries again: within this time that is the same boot.
 pub const SAME_BOOT: SignedDuration = SignedDuration::from_mins(15);
 
-/// What a node's booting stands at.
+/// The boot state of a node as seen by one request.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Standing<'a> {
+pub struct BootContext<'a> {
     pub state: Option<&'a BootState>,
-    /// What the node was given for one boot, if it is still about that boot: trying once more is
-    /// not a second one.
-    again: Option<&'a Given>,
-    /// The request is not from the node's address: what is for one boot waits for the node itself.
+    /// The node's one-time boot, if the request still belongs to that boot: a retry is not a second
+    /// boot.
+    again: Option<&'a ServedConfig>,
+    /// The request is not from the node's address: a one-time boot waits for the node itself.
     is_elsewhere: bool,
 }
 
-/// Everything that speaks of a node.
+/// All configurations that select a node.
 #[derive(Debug, Default)]
 pub struct Selection {
     /// The best first.
     pub choices: Vec<Choice>,
-    pub barred: Vec<(Choice, Barred)>,
+    pub barred: Vec<(Choice, Exclusion)>,
 }
 
 impl Table {
     pub fn build(roster: &Arc<Roster>) -> Self {
-        let (mut exact, mut tried) = (HashMap::<_, Vec<usize>>::new(), Vec::new());
+        let mut exact = HashMap::<_, Vec<usize>>::new();
+        let mut tried = Vec::new();
         let mut configs = Vec::new();
         for config in roster.boot_configs() {
             let selector = config.spec.selector.as_ref();
@@ -191,7 +192,7 @@ impl Table {
         roster: &Roster,
         node: &Node,
         asked: Option<&BssKey>,
-        standing: Standing<'_>,
+        standing: BootContext<'_>,
     ) -> Option<Choice> {
         // Most sites have either; then there is nothing to compare.
         if self.configs.is_empty() {
@@ -208,7 +209,8 @@ impl Table {
                 let spec = &config.spec;
                 (turn(config, None), spec.profile.is_some(), specificity, spec.priority)
             };
-            let (one, other) = (key(&a.config, *at), key(&b.config, *bt));
+            let one = key(&a.config, *at);
+            let other = key(&b.config, *bt);
             one.cmp(&other).then_with(|| b.config.name.cmp(&a.config.name))
         });
         let config = config.map(|(ready, at)| Choice::of_config(&ready.config, at, None));
@@ -216,13 +218,13 @@ impl Table {
         config.into_iter().chain(of_bss).max_by(Choice::by_rank)
     }
 
-    /// Everything that speaks of a node, in order, and what keeps the rest out.
+    /// All configurations that select a node, in order, and the excluded ones with the reason.
     pub fn select(
         &self,
         roster: &Roster,
         node: &Node,
         asked: Option<&BssKey>,
-        standing: Standing<'_>,
+        standing: BootContext<'_>,
     ) -> Selection {
         let next = standing.next();
         let mut selection = Selection::default();
@@ -249,7 +251,7 @@ impl Table {
     }
 }
 
-impl<'a> Standing<'a> {
+impl<'a> BootContext<'a> {
     /// At the beginning of a boot.
     pub fn new(state: Option<&'a BootState>) -> Self {
         Self { state, again: None, is_elsewhere: false }
@@ -277,7 +279,7 @@ impl<'a> Standing<'a> {
         Self { again: None, is_elsewhere: true, ..self }
     }
 
-    /// Whether an answer may change what is remembered of one boot, or of an installation.
+    /// Whether an answer may change the record of a one-time boot or of an installation.
     pub(crate) fn is_used_up_by(&self, choice: Option<&Choice>) -> bool {
         let is_begun =
             self.state.is_some_and(|state| state.given.is_some() || state.installing.is_some());
@@ -289,7 +291,8 @@ impl<'a> Standing<'a> {
         self.named().or_else(|| Some(&self.again.filter(|given| given.named)?.config))
     }
 
-    /// What it boots the agent for. Whoever is protected does not, also when it was armed before.
+    /// The run for which the node boots the provisioning agent. A protected node never does, even
+    /// if it was enrolled before.
     pub fn provisioning(&self, node: &Node) -> Option<&'a Provisioning> {
         let provisioning = self.state.and_then(|state| state.provisioning.as_ref());
         provisioning.filter(|_| !node.is_protected())
@@ -307,20 +310,20 @@ impl<'a> Standing<'a> {
         }
     }
 
-    /// Whether a configuration is what the node was given in this very boot.
+    /// Whether the configuration was already served in this very boot.
     fn is_again(&self, config: &BootConfig) -> bool {
         self.again.is_some_and(|given| given.config == config.name)
     }
 
-    /// What is to be remembered of handing out a choice.
-    pub(crate) fn hand_out(&self, choice: &Choice, now: Timestamp) -> Option<HandOut> {
+    /// The record of serving a choice, if one is needed.
+    pub(crate) fn served_boot(&self, choice: &Choice, now: Timestamp) -> Option<ServedBoot> {
         let config = match &choice.source {
             Source::Config(config) => Some(config),
             Source::Bss(_) => None,
         };
         let installing = config.filter(|_| choice.installs()).map(|config| config.name.clone());
         let decided = self.state.and_then(|state| state.decided);
-        let out = HandOut { at: now, decided, given: None, spends: false, installing };
+        let out = ServedBoot { at: now, decided, given: None, spends: false, installing };
         if self.is_elsewhere {
             return None;
         }
@@ -333,14 +336,14 @@ impl<'a> Standing<'a> {
         if self.is_again(config) && !(named && self.named().is_some()) {
             return None;
         }
-        let given = Given {
+        let given = ServedConfig {
             config: config.name.clone(),
             revision: config.revision,
             at: now,
             named,
             reinstall: named && self.may_reinstall(),
         };
-        Some(HandOut { given: Some(given), spends: config.spec.once, ..out })
+        Some(ServedBoot { given: Some(given), spends: config.spec.once, ..out })
     }
 
     fn installs(&self) -> bool {
@@ -353,7 +356,7 @@ pub(crate) fn named<'r>(roster: &'r Roster, identity: &Identity) -> Option<&'r A
     match identity {
         Identity::Name(name) => roster.by_name(name),
         Identity::Xname(xname) => roster.by_xname(*xname),
-        Identity::Nid(nid) => Nid::new(*nid).and_then(|nid| roster.by_nid(nid)),
+        Identity::Nid(nid) => roster.by_nid(Nid::new(*nid)),
         Identity::Mac(mac) => roster.by_mac(*mac),
     }
 }
@@ -369,33 +372,34 @@ fn turn(config: &BootConfig, next: Option<&Name>) -> Turn {
     }
 }
 
-fn barred(config: &BootConfig, standing: Standing<'_>) -> Option<Barred> {
-    let (spec, state) = (&config.spec, standing.state);
+fn barred(config: &BootConfig, standing: BootContext<'_>) -> Option<Exclusion> {
+    let spec = &config.spec;
+    let state = standing.state;
     if !spec.enabled {
-        return Some(Barred::Disabled);
+        return Some(Exclusion::Disabled);
     }
     if let Some(wanted) = &spec.profile
         && state.and_then(|state| state.profile.as_ref()) != Some(wanted)
     {
-        return Some(Barred::OtherProfile { wanted: wanted.clone() });
+        return Some(Exclusion::OtherProfile { wanted: wanted.clone() });
     }
     let installs = spec.mode == ConfigMode::Install;
-    // A change to what installs must not install everybody again.
+    // A changed installer must not install every node again.
     let spent = state.and_then(|state| state.spent.get(&config.name));
     let spent = spent.is_some_and(|revision| installs || *revision == config.revision);
     if spec.once && spent && !standing.is_again(config) {
-        return Some(Barred::Spent);
+        return Some(Exclusion::Spent);
     }
     if spec.once && standing.is_elsewhere {
-        return Some(Barred::Elsewhere);
+        return Some(Exclusion::Elsewhere);
     }
     let live = state.and_then(|state| state.mode) == Some(BootMode::Live);
-    (live && installs).then_some(Barred::Installs)
+    (live && installs).then_some(Exclusion::Installs)
 }
 
-/// A node that is to be installed boots what installs, if anything does; in its next boot what it
-/// is told.
-fn keep_installers(standing: Standing<'_>, selection: &mut Selection) {
+/// A node that is to be installed boots an installer, if there is one; a one-time boot takes
+/// precedence.
+fn keep_installers(standing: BootContext<'_>, selection: &mut Selection) {
     if !standing.installs() || !selection.choices.iter().any(Choice::installs) {
         return;
     }
@@ -403,7 +407,7 @@ fn keep_installers(standing: Standing<'_>, selection: &mut Selection) {
     let (kept, others): (Vec<_>, Vec<_>) =
         std::mem::take(&mut selection.choices).into_iter().partition(kept);
     selection.choices = kept;
-    selection.barred.extend(others.into_iter().map(|choice| (choice, Barred::DoesNotInstall)));
+    selection.barred.extend(others.into_iter().map(|choice| (choice, Exclusion::DoesNotInstall)));
 }
 
 fn of_bss(roster: &Roster, node: &Node, asked: Option<&BssKey>) -> Option<Choice> {
@@ -460,7 +464,7 @@ impl Choice {
         a.boots().cmp(&b.boots()).then_with(|| a.rank.cmp(&b.rank))
     }
 
-    /// What of it matched, in words.
+    /// Description of the matching term.
     pub fn matched(&self) -> String {
         match &self.source {
             Source::Config(config) => {

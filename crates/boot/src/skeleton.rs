@@ -1,15 +1,14 @@
-//! Scripts of one configuration differ only in who asks, and where. A script is made once for a
-//! machine that does not exist, and cut where it names that machine or the host it asked; for
-//! everybody else the gaps are filled.
+//! Scripts of one configuration differ only in the machine and the host it asked. A script is
+//! rendered once for a machine that does not exist and cut at the names of that machine and host;
+//! for every real machine the gaps are filled.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use hoist_inventory::Roster;
-use hoist_metadata::MetadataProvider;
 use hoist_model::{BootConfig, Mac, Name, Node};
+use hoist_site::{Roster, SeedProvider};
 
 use crate::answer::JOIN_TOKEN;
 use crate::presign::is_s3;
@@ -31,11 +30,7 @@ pub(crate) struct Seed(Box<str>);
 
 impl Seed {
     /// `None` where the provider has nothing to say.
-    pub(crate) fn of(
-        provider: &dyn MetadataProvider,
-        roster: &Roster,
-        node: &Node,
-    ) -> Option<Self> {
+    pub(crate) fn of(provider: &dyn SeedProvider, roster: &Roster, node: &Node) -> Option<Self> {
         let words = provider.seed_ref(roster, node, NOWHERE_URL).kernel_args;
         (!words.is_empty()).then(|| Self(words.into()))
     }
@@ -51,7 +46,7 @@ impl Seed {
 
 /// What gaps are filled with.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Filling<'a> {
+pub(crate) struct ScriptValues<'a> {
     pub(crate) mac: Mac,
     /// The MAC as the machine wrote it.
     pub(crate) spelled: Option<&'a str>,
@@ -84,8 +79,10 @@ impl Skeleton {
     /// Cuts the script of [`NOBODY`], who asked [`NOWHERE`] or an advertised URL; `None` if the
     /// script cannot be made from gaps alone.
     pub(crate) fn cut(script: &str, config: &BootConfig) -> Option<Self> {
-        let (mac, dashed) = (NOBODY.to_string(), NOBODY.to_string().replace(':', "-"));
-        let (bootif, query) = (format!("01-{dashed}"), format!("mac={mac}&retry=1"));
+        let mac = NOBODY.to_string();
+        let dashed = NOBODY.to_string().replace(':', "-");
+        let bootif = format!("01-{dashed}");
+        let query = format!("mac={mac}&retry=1");
         let seed = format!(" {NO_SEED}");
         let spec = &config.spec;
         let mut given = [&spec.kernel, &spec.params].into_iter().chain(&spec.initrd);
@@ -114,8 +111,8 @@ impl Skeleton {
         (!named(rest)).then(|| Self { pieces, rest: rest.to_owned() })
     }
 
-    pub(crate) fn fill(&self, with: &Filling<'_>) -> String {
-        let Filling { mac, spelled, retry, base, seed } = *with;
+    pub(crate) fn fill(&self, with: &ScriptValues<'_>) -> String {
+        let ScriptValues { mac, spelled, retry, base, seed } = *with;
         let length = self.pieces.iter().map(|(text, _)| text.len() + 64).sum::<usize>();
         let length = length + seed.map_or(0, |seed| seed.0.len());
         let mut out = String::with_capacity(length + self.rest.len());
@@ -158,12 +155,12 @@ pub(crate) struct Skeletons {
 #[derive(Debug)]
 struct Ways {
     config: Arc<BootConfig>,
-    kept: ArcSwap<Vec<Kept>>,
+    kept: ArcSwap<Vec<CachedSkeleton>>,
 }
 
 #[derive(Debug, Clone)]
-struct Kept {
-    /// Which of the advertised URLs.
+struct CachedSkeleton {
+    /// Index of the advertised URL.
     own_place: usize,
     prefix: String,
     skeleton: Option<Arc<Skeleton>>,
@@ -174,15 +171,14 @@ impl<'a> FromIterator<&'a Arc<BootConfig>> for Skeletons {
         let mut skeletons = Self::default();
         for config in configs {
             skeletons.by_name.insert(config.name.clone(), skeletons.ways.len());
-            let (config, kept) = (Arc::clone(config), ArcSwap::default());
-            skeletons.ways.push(Ways { config, kept });
+            skeletons.ways.push(Ways { config: Arc::clone(config), kept: ArcSwap::default() });
         }
         skeletons
     }
 }
 
 impl Skeletons {
-    /// Uses what is kept for the configuration at a place and this way.
+    /// Uses the cached skeleton of the configuration for a host and a protocol.
     pub(crate) fn kept<T>(
         &self,
         config: usize,
@@ -194,7 +190,7 @@ impl Skeletons {
         find(&all, own_place, prefix)?.skeleton.as_deref().map(fill)
     }
 
-    /// The same, or with what `make` makes.
+    /// Uses the cached skeleton, or the one that `make` returns.
     pub(crate) fn with<T>(
         &self,
         config: &Arc<BootConfig>,
@@ -209,8 +205,9 @@ impl Skeletons {
             return kept.skeleton.as_deref().map(fill);
         }
         let skeleton = make().map(Arc::new);
-        let kept = Kept { own_place, prefix: prefix.to_owned(), skeleton: skeleton.clone() };
-        // Somebody else may do the same now; then one of the two is made once more.
+        let kept =
+            CachedSkeleton { own_place, prefix: prefix.to_owned(), skeleton: skeleton.clone() };
+        // Another thread may do the same now; then one of the two skeletons is made once more.
         ways.kept.store(Arc::new([all.as_slice(), &[kept]].concat()));
         skeleton.as_deref().map(fill)
     }
@@ -221,7 +218,11 @@ impl Skeletons {
     }
 }
 
-fn find<'k>(all: &'k [Kept], own_place: usize, prefix: &str) -> Option<&'k Kept> {
+fn find<'k>(
+    all: &'k [CachedSkeleton],
+    own_place: usize,
+    prefix: &str,
+) -> Option<&'k CachedSkeleton> {
     all.iter().find(|kept| kept.own_place == own_place && kept.prefix == prefix)
 }
 
@@ -250,7 +251,8 @@ mod tests {
                         Skeleton::cut("#!ipxe\nchain http://nowhere.invalid/x\n", config)
                     };
                     let base = "https://there";
-                    let with = Filling { mac: NOBODY, spelled: None, retry: 0, base, seed: None };
+                    let with =
+                        ScriptValues { mac: NOBODY, spelled: None, retry: 0, base, seed: None };
                     let fill = |kept: &Skeleton| kept.fill(&with);
                     let filled = skeletons.with(config, own_place, prefix, make, fill);
                     assert_eq!(filled.unwrap(), "#!ipxe\nchain https://there/x\n");

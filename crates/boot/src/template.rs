@@ -1,7 +1,7 @@
-//! Scripts of people's own: templates that know the node and what it boots.
+//! Custom boot scripts: templates over the node and its configuration.
 //!
-//! Guarantees that no value of a node changes which commands a script has. iPXE knows no quotes, so a
-//! value that would be more than a part of one word is refused.
+//! Guarantees that no value of a node changes which commands a script has. iPXE knows no quotes, so
+//! a value that would be more than a part of one word is refused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ const FUEL: u64 = 50_000;
 /// Largest script worth sending to firmware.
 const MAX_SCRIPT: usize = 256 * 1024;
 
-/// What a template sees. People who may write boot configurations wrote all of it but `node`.
+/// The values visible to a template. All except `node` were written by people who may write boot
+/// configurations.
 #[derive(Debug, Serialize)]
 pub struct View<'a> {
     pub node: NodeValues<'a>,
@@ -42,7 +43,8 @@ pub struct Templates {
 
 impl Templates {
     pub fn of<'a>(configs: impl Iterator<Item = &'a Arc<BootConfig>>) -> Self {
-        let (mut compiled, mut broken) = (hoist_template::Templates::marking(FUEL), HashMap::new());
+        let mut compiled = hoist_template::Templates::marking(FUEL);
+        let mut broken = HashMap::new();
         for config in configs {
             let Some(source) = &config.spec.template else { continue };
             if let Err(error) = compiled.add(config.name.to_string(), source.clone()) {
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_says_where_and_why() {
+    fn failed_template_names_place_and_reason() {
         for (template, expected) in [
             ("#!ipxe\n{{ node.nmae }}", "line 2"),
             ("#!ipxe\n{% if %}", "line 2"),

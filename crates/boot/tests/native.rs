@@ -1,5 +1,5 @@
-//! Boot configurations as people write them, on a roster in memory: what is chosen and why, what a
-//! change means, and what is refused.
+//! Boot configurations as people write them, on a roster in memory: choices and their reasons, the
+//! effect of changes, and refusals.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use hoist_boot::answer::asked_by;
 use hoist_boot::diff::{Kind, Sides};
 use hoist_boot::explain::explain;
 use hoist_boot::rule::BootRule;
-use hoist_boot::{Answer, Booter, Place, Settings, Standing};
-use hoist_inventory::Roster;
-use hoist_inventory::plan::{Draft, Patience, Plan, Refusal, Rule};
-use hoist_inventory::registry::mint_id;
-use hoist_inventory::roster::Incarnation;
+use hoist_boot::{Answer, BootContext, Booter, Place, Settings};
 use hoist_model::document::Document;
-use hoist_model::{BootMode, BootState, BssRecord, Doing, Node, Protection};
+use hoist_model::{BootAction, BootMode, BootState, BssRecord, Node, Protection};
+use hoist_site::Roster;
+use hoist_site::plan::{Draft, Plan, Refusal, Rule, ValidationDeadline};
+use hoist_site::registry::mint_id;
+use hoist_site::roster::Incarnation;
 use jiff::Timestamp;
 
 struct Site {
@@ -68,19 +68,19 @@ impl Site {
     }
 
     fn draft(&self, change: impl FnOnce(&mut Draft<'_>)) -> Result<Plan, Vec<Refusal>> {
-        self.draft_within(&Patience::default(), change)
+        self.draft_within(&ValidationDeadline::default(), change)
     }
 
     fn draft_within(
         &self,
-        patience: &Patience,
+        deadline: &ValidationDeadline,
         change: impl FnOnce(&mut Draft<'_>),
     ) -> Result<Plan, Vec<Refusal>> {
         let mut draft = Draft::new(&self.roster, Timestamp::UNIX_EPOCH);
         change(&mut draft);
         let mut plan = draft.finish()?;
         let rule = BootRule::new(Arc::clone(&self.booter));
-        let refusals = rule.judge(&self.roster, &mut plan, patience);
+        let refusals = rule.validate(&self.roster, &mut plan, deadline);
         if refusals.is_empty() { Ok(plan) } else { Err(refusals) }
     }
 
@@ -125,7 +125,7 @@ impl Site {
     fn explain(&self, node: &str) -> hoist_boot::explain::Explanation {
         let node = self.node(node);
         let state = self.roster.boot_state(node.id).map(AsRef::as_ref);
-        let standing = Standing::new(state);
+        let standing = BootContext::new(state);
         let table = self.booter.table(&self.roster);
         explain(&self.booter, &self.roster, &table, node, standing, Place::default())
     }
@@ -148,7 +148,7 @@ impl Site {
 
 /// The order of `docs/boot.md`, from the top: each configuration goes before all below it.
 #[test]
-fn the_closest_configuration_wins_then_priority_then_the_name() {
+fn closest_configuration_wins_then_priority_then_name() {
     let order = [
         ("once", "selector: '*', once: true"),
         ("profiled", "selector: '*', profile: p"),
@@ -183,11 +183,11 @@ fn the_closest_configuration_wins_then_priority_then_the_name() {
         let plan = plan.expect("it can go");
         site.commit(&plan);
     }
-    assert_eq!(site.explain("n1").doing, Doing::Wait);
+    assert_eq!(site.explain("n1").doing, BootAction::Wait);
 }
 
 #[test]
-fn what_was_named_for_the_next_boot_goes_before_everything() {
+fn one_time_boot_takes_precedence() {
     let mut site = Site::new();
     site.apply(&config("mine", "selector: 'node:n1', priority: 100"));
     site.apply(&config("rescue", "selector: 'node:n2', enabled: false"));
@@ -196,33 +196,36 @@ fn what_was_named_for_the_next_boot_goes_before_everything() {
         state.mode = Some(BootMode::Hold);
     });
     let found = site.explain("n1");
-    assert_eq!((found.doing, site.chosen("n1").as_str()), (Doing::Boot, "rescue"));
-    assert_eq!(found.lost[0].why, "another one is for one boot only");
+    assert_eq!((found.doing, site.chosen("n1").as_str()), (BootAction::Boot, "rescue"));
+    assert_eq!(found.lost[0].why, "a one-time configuration takes precedence");
 }
 
 #[test]
-fn boot_parameters_take_part_as_what_they_are() {
+fn boot_parameters_compete_by_their_own_target() {
     let mut site = Site::new();
     site.bss("Default", "http://bss/default");
     site.bss("compute", "http://bss/compute");
     assert_eq!(site.chosen("n1"), "bss:compute");
     let lost: Vec<_> =
         site.explain("n1").lost.into_iter().map(|l| (l.choice.name(), l.why)).collect();
-    let why = "the boot parameters of compute go before".to_owned();
+    let why = "the boot parameters of compute take precedence".to_owned();
     assert_eq!(lost, [("bss:Default".to_owned(), why)]);
-    // A configuration for a group is closer than boot parameters for a role…
+    // A configuration for a group is more specific than boot parameters for a role…
     site.apply(&config("gpus", "selector: 'group:gpu'"));
     assert_eq!(site.chosen("n1"), "gpus");
     // …and boot parameters for the node itself are closer than that, and win a tie.
     site.bss("02:00:00:00:00:01", "http://bss/own");
     site.apply(&config("own", "selector: 'node:n1'"));
     assert_eq!(site.chosen("n1"), "bss:02:00:00:00:00:01");
-    assert_eq!(site.explain("n1").lost[0].why, "boot parameters go before configurations");
+    assert_eq!(
+        site.explain("n1").lost[0].why,
+        "boot parameters take precedence over configurations"
+    );
     assert_eq!(site.chosen("n2"), "bss:Default");
 }
 
 #[test]
-fn whatever_keeps_a_configuration_out_is_told() {
+fn reasons_that_exclude_a_configuration_are_listed() {
     let mut site = Site::new();
     site.apply(&config("base", "selector: '*'"));
     site.apply(&config("off", "selector: 'node:n1', enabled: false"));
@@ -240,15 +243,15 @@ fn whatever_keeps_a_configuration_out_is_told() {
         let lost = found.lost.iter().find(|lost| lost.choice.name() == name);
         lost.expect("it is listed").why.clone()
     };
-    assert_eq!(why("off"), "it is not enabled");
-    assert_eq!(why("other"), "it is for nodes on profile debug");
-    assert_eq!(why("once"), "it is for one boot, and the node has had it");
-    assert_eq!(why("installer"), "it installs, and the node is to run live");
+    assert_eq!(why("off"), "disabled");
+    assert_eq!(why("other"), "only for nodes on profile debug");
+    assert_eq!(why("once"), "for one boot, which the node already had");
+    assert_eq!(why("installer"), "installs, but the node runs live");
     site.decide("n1", |state| state.mode = Some(BootMode::Install));
     let found = site.explain("n1");
-    assert_eq!((found.doing, site.chosen("n1").as_str()), (Doing::Install, "installer"));
+    assert_eq!((found.doing, site.chosen("n1").as_str()), (BootAction::Install, "installer"));
     assert!(
-        found.lost.iter().any(|l| l.why == "the node is to be installed, and another one does")
+        found.lost.iter().any(|l| l.why == "does not install, but the node is to be installed")
     );
     // Written anew, it counts as another one.
     site.decide("n1", |state| state.mode = Some(BootMode::Live));
@@ -257,14 +260,17 @@ fn whatever_keeps_a_configuration_out_is_told() {
 }
 
 #[test]
-fn every_word_of_the_command_line_has_an_origin() {
+fn kernel_arguments_have_an_origin() {
     let mut site = Site::new();
     let spec = "selector: '*', initrd: ['http://i'], params: 'console=ttyS0 quiet', \
                 cloud_init: 'http://seed'";
     site.apply(&config("base", spec));
     let found = site.explain("n1");
-    let words: Vec<_> =
-        found.words.iter().map(|(word, origin)| format!("{word} {}", origin.as_str())).collect();
+    let words: Vec<_> = found
+        .arguments
+        .iter()
+        .map(|(word, origin)| format!("{word} {}", origin.as_str()))
+        .collect();
     assert_eq!(
         words,
         [
@@ -275,17 +281,17 @@ fn every_word_of_the_command_line_has_an_origin() {
             "quiet params",
         ]
     );
-    let line: Vec<_> = found.words.iter().map(|(word, _)| word.as_str()).collect();
+    let line: Vec<_> = found.arguments.iter().map(|(word, _)| word.as_str()).collect();
     assert!(site.script("n1").contains(&line.join(" ")), "the script says exactly that");
 }
 
 #[test]
-fn what_is_installed_or_protected_is_not_installed_by_a_configuration() {
+fn installed_or_protected_node_is_not_installed_again() {
     let mut site = Site::new();
     site.apply(&config("installer", "selector: '*', mode: install"));
-    assert_eq!(site.explain("n1").doing, Doing::Install);
+    assert_eq!(site.explain("n1").doing, BootAction::Install);
     site.decide("n1", |state| state.installed = Some(Timestamp::UNIX_EPOCH));
-    assert_eq!(site.explain("n1").doing, Doing::Disk);
+    assert_eq!(site.explain("n1").doing, BootAction::Disk);
     assert!(site.script("n1").contains("sanboot"));
     let id = site.node("n2").id;
     let protection = Protection { reason: None, since: Timestamp::UNIX_EPOCH };
@@ -294,11 +300,11 @@ fn what_is_installed_or_protected_is_not_installed_by_a_configuration() {
         draft.amend_boot_state(id, "test", |state| state.mode = Some(BootMode::Install));
     });
     site.commit(&plan.expect("a valid change"));
-    assert_eq!(site.explain("n2").doing, Doing::Disk);
+    assert_eq!(site.explain("n2").doing, BootAction::Disk);
 }
 
 #[test]
-fn a_change_says_who_boots_something_else_and_who_loses_or_gains_a_kernel() {
+fn change_lists_nodes_with_other_lost_or_new_kernels() {
     let mut site = Site::new();
     site.apply(&config("compute", "selector: 'role:compute'"));
     let differences = |site: &Site, plan: &Plan| {
@@ -322,7 +328,7 @@ fn a_change_says_who_boots_something_else_and_who_loses_or_gains_a_kernel() {
     let loses = site.draft(|draft| draft.remove(hoist_model::Kind::BootConfig, "compute"));
     let loses = loses.expect("valid");
     assert_eq!(differences(&site, &loses), [row("n1", Kind::Loses, "compute", "wait")]);
-    // What changes nothing affects nobody.
+    // A change without effect affects no node.
     let same = site.plan(&config("compute", "selector: 'role:compute', priority: 3"));
     assert_eq!(same.expect("valid").affected, []);
     // Nor does a node that is new.
@@ -336,7 +342,8 @@ fn a_change_says_who_boots_something_else_and_who_loses_or_gains_a_kernel() {
 fn boot_parameters_and_artifacts_count_the_nodes_they_are_for() {
     let mut site = Site::new();
     let affected = |plan: Result<Plan, Vec<Refusal>>| plan.expect("valid").affected;
-    let (n1, n2) = (site.node("n1").id, site.node("n2").id);
+    let n1 = site.node("n1").id;
+    let n2 = site.node("n2").id;
     let record = |key: &str, token: &str| BssRecord {
         key: key.parse().expect("a key"),
         kernel: "http://k".to_owned(),
@@ -374,7 +381,7 @@ fn boot_parameters_and_artifacts_count_the_nodes_they_are_for() {
 }
 
 #[test]
-fn a_template_that_fails_for_a_node_is_refused_with_the_node_and_the_line() {
+fn template_that_fails_is_refused_with_node_and_line() {
     let mut site = Site::new();
     let template = |body: &str, selector: &str| {
         config("own", &format!("selector: '{selector}', template: \"#!ipxe\\n{body}\\n\""))
@@ -388,10 +395,10 @@ fn a_template_that_fails_for_a_node_is_refused_with_the_node_and_the_line() {
     assert!(refused[0].starts_with("BootConfig own: template: line 2: undefined"), "{refused:?}");
     assert!(refused[0].contains("`n2`"), "{refused:?}");
     assert!(told(&site, "echo {{ node.labels.rack }}", "node:n1").is_empty());
-    // Nobody to try it on: what depends on labels is let be, the rest is not.
+    // Without a node to validate on, templates over labels pass and the rest is checked.
     assert!(told(&site, "echo {{ node.labels.rack }}", "node:ghost").is_empty());
     let typo = told(&site, "echo {{ node.nmae }}", "node:ghost");
-    assert!(typo[0].contains("line 2") && typo[0].contains("made up"), "{typo:?}");
+    assert!(typo[0].contains("line 2") && typo[0].contains("made-up node"), "{typo:?}");
     let forever = "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}";
     assert_eq!(told(&site, forever, "*").len(), 2);
     assert_eq!(told(&site, "{% if %}", "*").len(), 2);
@@ -406,10 +413,10 @@ fn a_template_that_fails_for_a_node_is_refused_with_the_node_and_the_line() {
 }
 
 #[test]
-fn what_cannot_be_tried_out_in_time_is_refused() {
+fn configuration_without_timely_validation_is_refused() {
     let site = Site::new();
     let refused = |text: &str| {
-        let none = Patience::within(std::time::Duration::ZERO);
+        let none = ValidationDeadline::within(std::time::Duration::ZERO);
         let change = |draft: &mut Draft<'_>| draft.apply(documents(text), &mut mint_id);
         let refusals = site.draft_within(&none, change).expect_err("there is no time");
         refusals[0].to_string()
@@ -417,7 +424,7 @@ fn what_cannot_be_tried_out_in_time_is_refused() {
     let made = config("slow", "selector: '*', template: \"#!ipxe\\necho {{ node.name }}\\n\"");
     site.plan(&made).expect("a valid change");
     let told = refused(&made);
-    assert!(told.starts_with("BootConfig slow: template: trying it out"), "{told}");
+    assert!(told.starts_with("BootConfig slow: template: validation on its nodes"), "{told}");
     let told = refused(&config("plain", "selector: '*'"));
     assert!(told.starts_with("BootConfig plain: "), "{told}");
 }

@@ -1,15 +1,11 @@
 //! The quick ways come to the same as the long ones, whatever the site says.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use hoist_boot::{Answer, Asked, Booter, Choice, Place, Settings, Standing, Table};
-use hoist_inventory::roster::{Delta, Incarnation, Roster};
-use hoist_inventory::{Resource, ResourceKey};
-use hoist_metadata::provider::{Given, Missing};
-use hoist_metadata::{MetadataProvider, SeedRef};
+use hoist_boot::{Answer, BootContext, BootRequest, Booter, Choice, Place, Settings, Table};
 use hoist_model::{BootConfig, BootState, BssRecord, Node, NodeId};
+use hoist_site::roster::{Delta, Incarnation, Roster};
+use hoist_site::{Resource, ResourceKey, SeedProvider, SeedRef};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -31,22 +27,13 @@ const SELECTORS: [&str; 9] = [
 #[derive(Debug)]
 struct Seeds;
 
-#[async_trait]
-impl MetadataProvider for Seeds {
+impl SeedProvider for Seeds {
     fn seed_ref(&self, _: &Roster, node: &Node, base: &str) -> SeedRef {
         match node.id.to_bits() % 3 {
             0 => SeedRef::NONE,
             1 => SeedRef::nocloud(format!("http://elsewhere/{}/", node.name)),
             _ => SeedRef::nocloud(format!("{base}/seed/{}/{}/", node.id, node.generation)),
         }
-    }
-
-    fn at_once(&self, _: &Arc<Roster>, _: &Arc<Node>) -> Option<Given> {
-        None
-    }
-
-    async fn documents(&self, _: &Arc<Roster>, _: &Arc<Node>, _: IpAddr) -> Result<Given, Missing> {
-        Err(Missing::NotHere)
     }
 }
 
@@ -114,7 +101,7 @@ fn site(configs: Vec<Value>, bss: &[&str]) -> Arc<Roster> {
 
 proptest! {
     #[test]
-    fn the_best_is_the_first_of_all_that_could_be_chosen(
+    fn best_candidate_is_the_first_of_all_candidates(
         configs in proptest::collection::vec(config(), 0..6),
         bss in subsequence(vec!["Default", "Compute", "n2", "52:54:00:00:00:03"], 0..=4),
         mode in proptest::option::of(select(vec!["live", "install", "disk"])),
@@ -130,7 +117,7 @@ proptest! {
             });
             let state: BootState = serde_json::from_value(state).expect("a state");
             for state in [None, Some(&state)] {
-                let standing = Standing::new(state);
+                let standing = BootContext::new(state);
                 let best = table.best(&roster, node, None, standing);
                 let all = table.select(&roster, node, None, standing);
                 let told = |choice: &Choice| (choice.name(), choice.rank.clone());
@@ -140,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn a_script_with_filled_gaps_is_the_script_made_whole(
+    fn script_with_filled_gaps_equals_the_whole_script(
         configs in proptest::collection::vec(config(), 1..4),
         several in any::<bool>(),
         seeds in any::<bool>(),
@@ -155,9 +142,9 @@ proptest! {
         let now = Timestamp::UNIX_EPOCH;
         for node in roster.nodes() {
             let query = format!("mac={}", node.spec.interfaces[0].mac);
-            let asked = Asked::parse(&query).expect("a query");
+            let asked = BootRequest::parse(&query).expect("a query");
             let key = asked.who.key();
-            let best = table.best(&roster, node, key.as_ref(), Standing::default());
+            let best = table.best(&roster, node, key.as_ref(), BootContext::default());
             let Some(choice) = best else { continue };
             let whole = booter.try_out(&roster, &table, node, &choice, place, now).expect("a script");
             // Made, kept, and remembered.
@@ -170,7 +157,7 @@ proptest! {
     }
 }
 
-/// What may happen to a site between two questions.
+/// A change of the site between two requests.
 #[derive(Debug, Clone)]
 enum Step {
     Config(u8, Value),
@@ -205,7 +192,8 @@ fn step() -> impl Strategy<Value = Step> {
 fn after(roster: &Roster, step: &Step, revision: u64) -> Roster {
     let id = |n: u8| NodeId::mint(1, n.into());
     let config = |n: u8| format!("config{n}").parse().expect("a name");
-    let (mut puts, mut deletes) = (Vec::new(), Vec::new());
+    let mut puts = Vec::new();
+    let mut deletes = Vec::new();
     match step {
         Step::Fold => return roster.folded(),
         Step::Config(n, spec) => {
@@ -246,7 +234,7 @@ fn after(roster: &Roster, step: &Step, revision: u64) -> Roster {
 
 proptest! {
     #[test]
-    fn what_was_worked_out_ahead_is_what_would_be_found_out(
+    fn precomputed_answer_equals_the_computed_one(
         configs in proptest::collection::vec(config(), 0..3),
         steps in proptest::collection::vec(step(), 0..8),
         prepared in any::<bool>(),
@@ -262,7 +250,7 @@ proptest! {
             let fresh = Booter::new(Settings::default());
             for n in 0..6 {
                 let query = format!("mac=52:54:00:00:00:{n:02x}");
-                let asked = Asked::parse(&query).expect("a query");
+                let asked = BootRequest::parse(&query).expect("a query");
                 let ask = |booter: &Booter| {
                     let state = |id| roster.boot_state(id).cloned();
                     let place = Place::default();
@@ -277,13 +265,13 @@ proptest! {
 }
 
 #[test]
-fn gaps_are_filled_with_what_this_machine_said() {
+fn gaps_are_filled_with_values_of_the_machine() {
     let config = json!({"selector": "*", "kernel": "http://h/vmlinuz", "params": "quiet"});
     let roster = site(vec![config], &[]);
     let booter = Booter::new(Settings::default());
     let ask = |roster: &Arc<Roster>, query: &str, host: Option<&str>| {
         let place = Place { host, ..Place::default() };
-        let asked = Asked::parse(query).expect("a query");
+        let asked = BootRequest::parse(query).expect("a query");
         match booter.answer(roster, &asked, place, Timestamp::UNIX_EPOCH, |_| None) {
             Answer::Script { text, .. } => text,
             other => panic!("{other:?}"),
@@ -314,7 +302,7 @@ fn gaps_are_filled_with_what_this_machine_said() {
 }
 
 #[test]
-fn every_node_is_told_its_own_seed_where_it_asked() {
+fn node_gets_its_own_seed_from_the_address_it_asked() {
     let config = |members: Value| {
         let mut config = json!({"selector": "*", "kernel": "http://h/vmlinuz", "params": "quiet"});
         config.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
@@ -324,7 +312,7 @@ fn every_node_is_told_its_own_seed_where_it_asked() {
     let ask = |roster: &Arc<Roster>, n: u8, host: Option<&str>| {
         let place = Place { host, ..Place::default() };
         let query = format!("mac=52:54:00:00:00:{n:02x}");
-        let asked = Asked::parse(&query).expect("a query");
+        let asked = BootRequest::parse(&query).expect("a query");
         match booter.answer(roster, &asked, place, Timestamp::UNIX_EPOCH, |_| None) {
             Answer::Script { text, .. } => text,
             other => panic!("{other:?}"),

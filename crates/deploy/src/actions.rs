@@ -28,7 +28,8 @@ mod wait;
 
 use std::sync::Arc;
 
-use hoist_engine::action::{Ability, Action, Catalog, Description, Diagnostic, Failure};
+use hoist_diagnostic::Diagnostic;
+use hoist_engine::action::{Ability, Action, Catalog, Description, Failure};
 use hoist_engine::record::FailureKind;
 
 /// All of the built-in actions.
@@ -79,7 +80,8 @@ fn timeout(reason: impl Into<String>) -> Failure {
     Failure { kind: FailureKind::Timeout, reason: reason.into() }
 }
 
-/// An input that is not one is found before anything runs; here it is only somebody's mistake.
+/// Compilation rejects invalid input before a run starts, so invalid input here is a programming
+/// error.
 fn invalid(faults: Vec<Diagnostic>) -> Failure {
     let fault = faults.into_iter().next().unwrap_or_else(|| Diagnostic {
         at: String::new(),

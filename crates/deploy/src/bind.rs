@@ -1,8 +1,8 @@
-//! From declarations to a graph: tasks are expanded over their nodes, and every `requires`,
-//! `needs` and the like is bound to instances, or it is told why it is not.
+//! From declarations to a graph. Tasks are expanded over their nodes, and each `requires`, `needs`
+//! and so on is bound to instances; a declaration that does not bind gets a diagnostic.
 //!
-//! Where many wait for many, they wait for a join that everybody shares who waits for the same
-//! instances by the same rule: the product of the two is never made.
+//! Where many instances wait for many, they wait for a join. All instances that wait for the same
+//! set by the same rule share the join, so the product of the two sets is never built.
 
 mod cycle;
 mod pattern;
@@ -12,20 +12,20 @@ use std::collections::HashMap;
 use hoist_engine::plan::Rule;
 use hoist_model::nearest;
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
-use crate::spec::{At, Need, PassesWith, Pattern, Place, Reference, Want, Whose};
+use crate::spec::{At, Need, NeedScope, PassesWith, Pattern, Place, Reference, Want};
 use crate::target::{NodeSet, Targets, common};
 
 pub(crate) use cycle::{components, name};
 pub(crate) use pattern::Matcher;
 
-/// Pairs of a task or barrier and one that it waits for because somebody said so. Fuel has 1,500.
+/// Declared dependencies: pairs of a task or barrier and one that it waits for. Fuel has 1,500.
 pub const MAX_LINKS: usize = 1_000_000;
 /// Edges between instances, as they are in the plan. Fuel's tasks have 160,000 on 1,000 nodes.
 const MAX_EDGES: usize = 20_000_000;
 
-/// What a declaration has at its ends.
+/// An end of a declared dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
     Barrier(u32),
@@ -43,7 +43,7 @@ pub struct Declaration {
     pub place: Place,
 }
 
-/// That instances of one task or barrier come before those of another, because somebody said so.
+/// A declared dependency: instances of one task or barrier come before those of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) before: End,
@@ -59,9 +59,9 @@ pub struct Instance {
     pub node: u32,
 }
 
-/// What a vertex is.
+/// The kind of a vertex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Is {
+pub(crate) enum VertexKind {
     Barrier(u32),
     Instance(Instance),
     Join(u32),
@@ -110,14 +110,16 @@ impl Graph {
         self.barriers..self.barriers + self.bases.last().copied().unwrap_or(0)
     }
 
-    pub(crate) fn is(&self, vertex: u32) -> Is {
-        let Some(at) = vertex.checked_sub(self.barriers) else { return Is::Barrier(vertex) };
+    pub(crate) fn is(&self, vertex: u32) -> VertexKind {
+        let Some(at) = vertex.checked_sub(self.barriers) else {
+            return VertexKind::Barrier(vertex);
+        };
         if vertex >= self.instances().end {
-            return Is::Join(vertex - self.instances().end);
+            return VertexKind::Join(vertex - self.instances().end);
         }
         let task = self.bases.partition_point(|base| *base <= at) - 1;
         let node = self.nodes_of[task][(at - self.bases[task]) as usize];
-        Is::Instance(Instance { task: number(task), node })
+        VertexKind::Instance(Instance { task: number(task), node })
     }
 
     pub(crate) fn vertex(&self, instance: Instance) -> Option<u32> {
@@ -132,8 +134,8 @@ impl Graph {
         self.barriers + self.bases[task]..self.barriers + self.bases[task + 1]
     }
 
-    /// What a vertex waits for, with what joins stand for instead of them. Repeats what is in two
-    /// joins.
+    /// Visits the dependencies of a vertex, with the members of a join in place of the join. A
+    /// vertex that belongs to two joins is visited twice.
     pub(crate) fn for_each_before(&self, vertex: u32, mut each: impl FnMut(u32, Want)) {
         let joins = self.instances().end;
         for before in &self.after[vertex as usize] {
@@ -150,14 +152,14 @@ impl Graph {
     /// How many of those that a join stands for are enough.
     pub(crate) fn want_of(&self, vertex: u32) -> Option<Want> {
         match self.is(vertex) {
-            Is::Join(at) => Some(self.joins[at as usize].want),
+            VertexKind::Join(at) => Some(self.joins[at as usize].want),
             _ => None,
         }
     }
 
-    /// What a join stands for, or the vertex itself; of any, one.
+    /// The members of a join, or the vertex itself; one member of a join with the rule any.
     fn behind<'a>(&'a self, vertex: &'a u32) -> &'a [u32] {
-        let Is::Join(at) = self.is(*vertex) else { return std::slice::from_ref(vertex) };
+        let VertexKind::Join(at) = self.is(*vertex) else { return std::slice::from_ref(vertex) };
         let all = &self.after[*vertex as usize];
         if self.joins[at as usize].want == Want::Any { &all[..1] } else { all }
     }
@@ -172,8 +174,8 @@ impl Graph {
             ..Counts::default()
         };
         let node = |vertex| match self.is(vertex) {
-            Is::Instance(instance) => Some(instance.node),
-            Is::Barrier(_) | Is::Join(_) => None,
+            VertexKind::Instance(instance) => Some(instance.node),
+            VertexKind::Barrier(_) | VertexKind::Join(_) => None,
         };
         let nodes: Vec<Option<u32>> = (0..end).map(node).collect();
         let mut seen = vec![u32::MAX; end as usize];
@@ -195,9 +197,9 @@ impl Graph {
 
     pub(crate) fn end(&self, vertex: u32) -> Option<End> {
         match self.is(vertex) {
-            Is::Barrier(at) => Some(End::Barrier(at)),
-            Is::Instance(instance) => Some(End::Task(instance.task)),
-            Is::Join(_) => None,
+            VertexKind::Barrier(at) => Some(End::Barrier(at)),
+            VertexKind::Instance(instance) => Some(End::Task(instance.task)),
+            VertexKind::Join(_) => None,
         }
     }
 
@@ -205,7 +207,7 @@ impl Graph {
     pub(crate) fn reasons(&self, before: u32, after: u32) -> impl Iterator<Item = &Declaration> {
         let ends = (self.end(before), self.end(after));
         let is_same = match (self.is(before), self.is(after)) {
-            (Is::Instance(a), Is::Instance(b)) => a.node == b.node,
+            (VertexKind::Instance(a), VertexKind::Instance(b)) => a.node == b.node,
             _ => true,
         };
         let says = move |link: &&Link| {
@@ -240,7 +242,7 @@ pub(crate) fn barrier_rule(passes_with: PassesWith, count: usize) -> Rule {
     }
 }
 
-/// Instances that somebody waits for together: of each task, on which nodes.
+/// Instances that are waited for together: for each task, its nodes.
 type Members = Vec<(u32, NodeSet)>;
 
 struct Binder<'a> {
@@ -253,7 +255,7 @@ struct Binder<'a> {
     edges: usize,
     bundles: Vec<Bundle>,
     by_members: HashMap<(Members, Want), usize>,
-    found: &'a mut Vec<Diagnostic>,
+    found: &'a mut Vec<SourceDiagnostic>,
 }
 
 struct Bundle {
@@ -262,12 +264,12 @@ struct Bundle {
     waiting: Members,
 }
 
-/// The graph of a book on its nodes. Of what does not bind, and of cycles, there are diagnostics.
+/// The graph of a book on its nodes. References that do not bind and cycles give diagnostics.
 pub(crate) fn bind(
     book: &Book,
     targets: &Targets,
     is_strict: bool,
-    found: &mut Vec<Diagnostic>,
+    found: &mut Vec<SourceDiagnostic>,
 ) -> Graph {
     let matcher = Matcher::new(book);
     let graph = expand(book, targets, found);
@@ -289,9 +291,9 @@ pub(crate) fn bind(
              {MAX_EDGES} of instances"
         );
         let place = binder.graph.declarations.last().map(|one| one.place).unwrap_or_default();
-        let diagnostic = Diagnostic::new(Code::TooLarge, place, message);
+        let diagnostic = SourceDiagnostic::new(Code::TooLarge, place, message);
         let remedy = "put a barrier between many and many, or name fewer tasks";
-        binder.found.push(diagnostic.remedy(remedy));
+        binder.found.push(diagnostic.hint(remedy));
         return binder.graph;
     }
     binder.joins();
@@ -304,7 +306,7 @@ pub(crate) fn bind(
     graph
 }
 
-fn expand(book: &Book, targets: &Targets, found: &mut Vec<Diagnostic>) -> Graph {
+fn expand(book: &Book, targets: &Targets, found: &mut Vec<SourceDiagnostic>) -> Graph {
     let mut graph = Graph { barriers: number(book.barriers.len()), ..Graph::default() };
     let mut base = 0;
     graph.bases.push(0);
@@ -315,13 +317,13 @@ fn expand(book: &Book, targets: &Targets, found: &mut Vec<Diagnostic>) -> Graph 
             if nodes.is_empty() {
                 let message = format!("task `{id}` matches no node");
                 let remedy = format!("`{}` selects none of the nodes of this run", on.value);
-                found.push(Diagnostic::new(Code::NoNode, on.place, message).remedy(remedy));
+                found.push(SourceDiagnostic::new(Code::NoNode, on.place, message).hint(remedy));
             }
             nodes
         } else {
             let message = format!("task `{id}` does not say where it runs");
             let remedy = "write `on: ROLE`, or `on: \"*\"` for every node";
-            found.push(Diagnostic::new(Code::Missing, *place, message).remedy(remedy));
+            found.push(SourceDiagnostic::new(Code::Missing, *place, message).hint(remedy));
             NodeSet::default()
         };
         base += number(nodes.len());
@@ -371,7 +373,7 @@ impl Binder<'_> {
         number(self.graph.declarations.len() - 1)
     }
 
-    fn tell(&mut self, place: Place, diagnostic: Diagnostic) {
+    fn tell(&mut self, place: Place, diagnostic: SourceDiagnostic) {
         let is_mild = self.book.is_lenient(place) && !self.is_strict;
         self.found.push(if is_mild { diagnostic.mild() } else { diagnostic });
     }
@@ -385,7 +387,7 @@ impl Binder<'_> {
             }
             Err(reason) => {
                 let message = format!("`{to}` cannot be used: {reason}");
-                self.found.push(Diagnostic::new(Code::WrongValue, place, message));
+                self.found.push(SourceDiagnostic::new(Code::WrongValue, place, message));
                 None
             }
         }
@@ -395,7 +397,7 @@ impl Binder<'_> {
         let name = self.name(owner).to_owned();
         let message = format!("`{name}` {word} `{to}`, but there is no such task or barrier");
         let close = nearest(&to.to_string(), self.matcher.names()).map(str::to_owned);
-        let diagnostic = Diagnostic::new(Code::NoSuchTask, place, message);
+        let diagnostic = SourceDiagnostic::new(Code::NoSuchTask, place, message);
         self.tell(place, diagnostic.suggest(close.as_deref()));
     }
 
@@ -450,7 +452,7 @@ impl Binder<'_> {
             }
             (End::Task(before), End::Barrier(after)) => {
                 let instances = graph.on(before, only);
-                // A barrier that waits for a task without nodes is passed, and that was told.
+                // A barrier that waits for a task without nodes passes; a diagnostic reports it.
                 let count = instances.len().max(1);
                 graph.after[after as usize].extend(instances);
                 count
@@ -468,7 +470,8 @@ impl Binder<'_> {
         if graph.of_task(task).is_empty() {
             return;
         }
-        let (name, place) = (self.name(owner).to_owned(), one.place);
+        let name = self.name(owner).to_owned();
+        let place = one.place;
         let tasks = ends.iter().filter_map(|end| match end {
             End::Task(at) => Some(*at),
             End::Barrier(_) => None,
@@ -477,7 +480,7 @@ impl Binder<'_> {
         let to = &one.to;
         if placed.is_empty() {
             let message = format!("`{name}` {word} `{to}`, which is on no node of this run");
-            self.found.push(Diagnostic::new(Code::NotInRun, place, message));
+            self.found.push(SourceDiagnostic::new(Code::NotInRun, place, message));
             return;
         }
         let message = format!(
@@ -487,7 +490,7 @@ impl Binder<'_> {
         );
         let other = if word == "requires" { "needs" } else { "needed_by" };
         let remedy = format!("use `{other}: [{{task: {to}}}]` for tasks on other nodes");
-        self.tell(place, Diagnostic::new(Code::NeverSameNode, place, message).remedy(remedy));
+        self.tell(place, SourceDiagnostic::new(Code::NeverSameNode, place, message).hint(remedy));
     }
 
     fn runs_on(&self, task: u32) -> String {
@@ -510,7 +513,7 @@ impl Binder<'_> {
                 None => return,
             },
         };
-        if *on == Whose::Own {
+        if *on == NeedScope::Own {
             return self.own(owner, word, one, only.as_ref());
         }
         let Some(ends) = self.ends(owner, to, *place) else { return };
@@ -521,7 +524,7 @@ impl Binder<'_> {
             return;
         }
         let nodes = match on {
-            Whose::Nodes(selector) => match self.targets.resolve(selector, self.found) {
+            NeedScope::Nodes(selector) => match self.targets.resolve(selector, self.found) {
                 Some(nodes) => Some(nodes),
                 None => return,
             },
@@ -584,20 +587,23 @@ impl Binder<'_> {
         }
         if bound == 0 && !is_optional && only.is_none() {
             let word = if word == "needs" { "requires" } else { "required_for" };
-            let (to, place) = (to.clone(), *place);
+            let to = to.clone();
+            let place = *place;
             self.unbound(owner, word, &Reference { to, is_optional: false, place }, &tasks);
         }
     }
 
     fn barrier_on_node(&mut self, owner: End, word: &str, one: &Need) {
-        let (name, place) = (self.name(owner).to_owned(), one.place);
+        let name = self.name(owner).to_owned();
+        let place = one.place;
         let message = format!("`{name}` {word} `{}` on a node, but that is a barrier", one.to);
-        let diagnostic = Diagnostic::new(Code::BarrierOnNode, place, message);
-        self.tell(place, diagnostic.remedy("a barrier has no node; leave `on` out"));
+        let diagnostic = SourceDiagnostic::new(Code::BarrierOnNode, place, message);
+        self.tell(place, diagnostic.hint("a barrier has no node; leave `on` out"));
     }
 
     fn unneeded(&mut self, task: u32, word: &str, one: &Need, ends: &[End]) {
-        let (to, place) = (&one.to, one.place);
+        let to = &one.to;
+        let place = one.place;
         let tasks: Vec<u32> = ends
             .iter()
             .filter_map(|end| match end {
@@ -610,10 +616,10 @@ impl Binder<'_> {
         }
         let name = self.name(End::Task(task)).to_owned();
         let message = format!("`{name}` {word} `{to}`, of which no node of this run is meant");
-        let mut diagnostic = Diagnostic::new(Code::NotInRun, place, message);
+        let mut diagnostic = SourceDiagnostic::new(Code::NotInRun, place, message);
         let placed: Vec<u32> =
             tasks.into_iter().filter(|at| !self.graph.of_task(*at).is_empty()).collect();
-        if let (Whose::Nodes(on), false) = (&one.on, placed.is_empty()) {
+        if let (NeedScope::Nodes(on), false) = (&one.on, placed.is_empty()) {
             let mut ignored = Vec::new();
             let there = self.targets.resolve(on, &mut ignored);
             if there.is_some_and(|there| !there.is_empty()) {
@@ -623,8 +629,8 @@ impl Binder<'_> {
                     on.value,
                     runs.join(", ")
                 );
-                diagnostic = Diagnostic::new(Code::NeverSameNode, place, message)
-                    .remedy("say `on` which of its nodes, or leave it out for all of them");
+                diagnostic = SourceDiagnostic::new(Code::NeverSameNode, place, message)
+                    .hint("say `on` which of its nodes, or leave it out for all of them");
                 self.tell(place, diagnostic);
                 return;
             }
@@ -678,7 +684,8 @@ impl Binder<'_> {
             }
             // Two of them wait for each other; the cycle is found with the first two of them.
             (Some(own), [one_node, other_node, ..]) => {
-                let (a, b) = (*one_node, *other_node);
+                let a = *one_node;
+                let b = *other_node;
                 for (from, to) in [(a, b), (b, a)] {
                     let mut only = members.clone();
                     only[own].1 = [from].into();
@@ -702,8 +709,8 @@ impl Binder<'_> {
             Want::Count(want) if want as usize > count => {
                 let message = format!("it wants {want}, but there are {count} of `{}`", one.to);
                 let remedy = "such a wish can never come true; ask for fewer";
-                let diagnostic = Diagnostic::new(Code::Contradiction, one.place, message);
-                self.found.push(diagnostic.remedy(remedy));
+                let diagnostic = SourceDiagnostic::new(Code::Contradiction, one.place, message);
+                self.found.push(diagnostic.hint(remedy));
                 return;
             }
             _ if count == 1 => Want::All,
@@ -731,7 +738,7 @@ impl Binder<'_> {
                         .filter_map(|node| graph.vertex(Instance { task: *task, node: *node })),
                 );
             }
-            // What is needed of one node is needed: it is not left out with its node.
+            // A need of a single node is required: it is not dropped when the node drops out.
             let before = if let [one] = members.as_slice() {
                 *one
             } else {

@@ -1,22 +1,21 @@
-//! A plan that changes nothing: only what is looked at after each step of another plan, or also
-//! before it. It says whether what was done still holds, or where a plan would begin.
+//! Plans that change nothing: only the postconditions of another plan's steps, or also their
+//! preconditions. Such a plan tells whether the state still holds, or where a plan would start.
 
 use std::collections::BTreeMap;
 
 use hoist_engine::plan::{Call, Draft, Holder, Kind, OnFailure, Repeat, Step, StepId, Vertex};
 use serde_json::{Value, json};
 
-/// The checks, and what has none.
+/// The plan of the checks, and the steps without any.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checks {
     pub draft: Draft,
-    /// Steps of which nobody can tell whether they hold, by name.
+    /// Names of steps without a check, whose state cannot be told.
     pub unchecked: Vec<String>,
 }
 
-/// The checks of the steps that are meant. Each is looked at once, now, and for itself: what waited
-/// for each other in the plan does not do so here, and one that does not hold keeps no other from
-/// being looked at.
+/// The postconditions of the selected steps. Each is probed once and independently: dependencies of
+/// the plan are dropped, and a failed check does not prevent the others.
 pub fn checks_only(draft: &Draft, is_meant: impl Fn(StepId) -> bool) -> Checks {
     looks(draft, is_meant, |name, step| {
         let after = calls(&step.after);
@@ -40,7 +39,9 @@ pub fn every_check(draft: &Draft, is_meant: impl Fn(StepId) -> bool) -> Checks {
 /// Which check of which instance one of [`every_check`] is, by its name.
 pub fn which_check(name: &str) -> Option<(&str, &str, u32)> {
     let mut parts = name.rsplitn(3, ' ');
-    let (number, when, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let number = parts.next()?;
+    let when = parts.next()?;
+    let name = parts.next()?;
     Some((name, when, number.parse().ok()?))
 }
 
@@ -48,7 +49,7 @@ fn calls(checks: &[Call]) -> Vec<Call> {
     checks.iter().filter(|call| call.action != "none").map(once).collect()
 }
 
-/// What is looked at of each step that is meant, by name.
+/// The checks of each selected step, by name.
 fn looks(
     draft: &Draft,
     is_meant: impl Fn(StepId) -> bool,
@@ -56,13 +57,13 @@ fn looks(
 ) -> Checks {
     let mut unchecked = Vec::new();
     let mut vertices = Vec::new();
-    // Limits of what is done at once stay; those of how a site is changed bit by bit do not.
-    let mut pools = Vec::new();
+    // Limits on concurrency stay; limits of a gradual rollout are dropped.
+    let mut limits = Vec::new();
     let mut places = BTreeMap::new();
-    for (at, pool) in (0_u32..).zip(&draft.pools) {
-        if pool.held_by == Holder::Step {
-            places.insert(at, u32::try_from(pools.len()).expect("plans are bounded"));
-            pools.push(pool.clone());
+    for (at, limit) in (0_u32..).zip(&draft.limits) {
+        if limit.held_by == Holder::Step {
+            places.insert(at, u32::try_from(limits.len()).expect("plans are bounded"));
+            limits.push(limit.clone());
         }
     }
     for (at, vertex) in (0..).zip(&draft.vertices) {
@@ -79,7 +80,7 @@ fn looks(
                 call: Call { action: "none".to_owned(), input: json!({}), ..Call::default() },
                 after,
                 subject: step.subject,
-                pools: step.pools.iter().filter_map(|pool| places.get(pool).copied()).collect(),
+                limits: step.limits.iter().filter_map(|limit| places.get(limit).copied()).collect(),
                 timeout_ms: step.timeout_ms,
                 may_use: step.may_use.clone(),
                 repeat: Repeat::Safe,
@@ -90,7 +91,7 @@ fn looks(
             vertices.push(Vertex { name, after: Vec::new(), kind });
         }
     }
-    let draft = Draft { vertices, subjects: draft.subjects.clone(), pools, ..Draft::default() };
+    let draft = Draft { vertices, subjects: draft.subjects.clone(), limits, ..Draft::default() };
     Checks { draft, unchecked }
 }
 
@@ -105,7 +106,7 @@ fn once(call: &Call) -> Call {
 
 #[cfg(test)]
 mod tests {
-    use hoist_engine::plan::{Cohort, Plan, Pool};
+    use hoist_engine::plan::{ConcurrencyLimit, FailureDomain, Plan};
 
     use super::*;
 
@@ -125,8 +126,8 @@ mod tests {
             before: vec![call("shell", json!({"command": "false"}))],
             after: vec![call("shell", poll)],
             subject: Some(0),
-            cohort: Some(0),
-            pools: vec![0, 1],
+            failure_domain: Some(0),
+            limits: vec![0, 1],
             retries: 3,
             undo: Some(call("shell", json!({"command": "true"}))),
             fingerprint: Some("abc".to_owned()),
@@ -134,7 +135,8 @@ mod tests {
             ..Step::default()
         };
         let nothing = Step { after: vec![call("none", json!({}))], ..checked.clone() };
-        let pool = |name: &str, held_by| Pool { name: name.to_owned(), places: 1, held_by };
+        let limit =
+            |name: &str, held_by| ConcurrencyLimit { name: name.to_owned(), slots: 1, held_by };
         Draft {
             vertices: vec![
                 vertex("a@n1", &[], checked.clone()),
@@ -147,15 +149,19 @@ mod tests {
                 vertex("c@n1", &[2], checked),
             ],
             subjects: vec!["n1".to_owned()],
-            cohorts: vec![Cohort { name: "db".to_owned(), tolerate: 0, ..Cohort::default() }],
-            pools: vec![pool("role", Holder::Subject), pool("node", Holder::Step)],
+            failure_domains: vec![FailureDomain {
+                name: "db".to_owned(),
+                tolerate: 0,
+                ..FailureDomain::default()
+            }],
+            limits: vec![limit("role", Holder::Subject), limit("node", Holder::Step)],
             breaker: Some(1),
             ..Draft::default()
         }
     }
 
     #[test]
-    fn nothing_is_left_that_changes_something_or_waits() {
+    fn check_plan_neither_changes_nor_waits() {
         let Checks { draft, unchecked } = checks_only(&draft(), |_| true);
         assert_eq!(unchecked, ["b@n1"]);
         let names: Vec<&str> = draft.vertices.iter().map(|vertex| vertex.name.as_str()).collect();
@@ -165,21 +171,21 @@ mod tests {
             assert!(vertex.after.is_empty() && step.before.is_empty() && step.undo.is_none());
             assert_eq!((step.call.action.as_str(), step.retries), ("none", 0));
             assert_eq!(
-                (step.skip.as_ref(), step.fingerprint.as_ref(), step.cohort),
+                (step.skip.as_ref(), step.fingerprint.as_ref(), step.failure_domain),
                 (None, None, None)
             );
             assert_eq!(step.after[0].input, json!({"command": "true", "says": "up"}));
-            assert_eq!(step.pools, [0]);
+            assert_eq!(step.limits, [0]);
         }
         assert_eq!(
-            (draft.pools.len(), draft.pools[0].name.as_str(), draft.breaker),
+            (draft.limits.len(), draft.limits[0].name.as_str(), draft.breaker),
             (1, "node", None)
         );
         Plan::new(draft).expect("it can be run");
     }
 
     #[test]
-    fn every_check_is_looked_at_by_itself() {
+    fn check_plan_runs_every_check_by_itself() {
         let Checks { draft, unchecked } = every_check(&draft(), |id| id != StepId(3));
         let names: Vec<&str> = draft.vertices.iter().map(|vertex| vertex.name.as_str()).collect();
         assert_eq!(names, ["a@n1 before 1", "a@n1 after 1", "b@n1 before 1"]);
@@ -196,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_meant_is_looked_at() {
+    fn check_plan_has_selected_tasks_only() {
         let Checks { draft, unchecked } = checks_only(&draft(), |id| id == StepId(3));
         assert_eq!((draft.vertices.len(), unchecked.len()), (1, 0));
     }

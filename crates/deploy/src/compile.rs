@@ -12,11 +12,11 @@ use hoist_engine::action::Catalog;
 use hoist_engine::plan::{Draft, MAX_VERTICES, StepId, Vertex};
 use serde_json::Value;
 
-use crate::bind::{self, Counts, Declaration, Graph, Instance, Is};
-use crate::condition::{Facts, Untranslated};
-use crate::diagnostic::{self, Code, Diagnostic};
+use crate::bind::{self, Counts, Declaration, Graph, Instance, VertexKind};
+use crate::condition::{Facts, UntranslatedPolicy};
+use crate::diagnostic::{self, Code, SourceDiagnostic};
 use crate::layer::{Book, lay_over};
-use crate::select::{Chooser, Past, Selection};
+use crate::select::{Chooser, History, Selection};
 use crate::spec::{Place, Task};
 use crate::target::{Site, Targets};
 
@@ -28,35 +28,35 @@ const PER_NODE: u32 = 4;
 /// Nodes with the same failure that pause a run, unless a file says otherwise.
 const BREAKER: u32 = 3;
 
-/// What a plan is made with, besides tasks and nodes.
+/// Inputs of a plan besides tasks and nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Options<'a> {
     /// Over those of the files.
     pub settings: Value,
     /// Texts of the templates that tasks name, by the number of the file and the name.
     pub templates: BTreeMap<(u32, String), String>,
-    /// The actions that there are; without them, what tasks do is not looked at.
+    /// The known actions. Without them, inputs of actions are not validated.
     pub actions: Option<&'a Catalog>,
-    pub untranslated: Untranslated,
+    pub untranslated: UntranslatedPolicy,
     /// References of imported files that bind to nothing are errors too.
     pub is_strict: bool,
     pub selection: Selection,
-    pub past: Past,
+    pub past: History,
     /// How long a task takes on a node, in milliseconds, by its name.
     pub expected_ms: BTreeMap<String, u64>,
 }
 
-/// A draft, and what it came from.
+/// A draft with its sources.
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledPlan {
     pub draft: Draft,
     /// Tasks by the numbers in instances.
     pub tasks: Vec<String>,
     pub barriers: Vec<String>,
     /// Nodes by the numbers in instances.
     pub nodes: Vec<String>,
-    /// What is worth knowing, though there is a plan.
-    pub diagnostics: Vec<Diagnostic>,
+    /// Warnings and notes that do not prevent the plan.
+    pub diagnostics: Vec<SourceDiagnostic>,
     /// Who is the first of each role; to be stored, so that it stays so.
     pub elections: BTreeMap<String, String>,
     /// Instances that selected ones wait for, that are not selected and were not done before.
@@ -66,27 +66,28 @@ pub struct Compiled {
     graph: Graph,
 }
 
-/// Everything from files to a plan; or what is wrong, errors first.
+/// Compiles task files to a plan, or returns the diagnostics, errors first.
 pub fn compile(
     book: &Book,
     site: &Site,
     options: &Options<'_>,
-) -> Result<Compiled, Vec<Diagnostic>> {
+) -> Result<CompiledPlan, Vec<SourceDiagnostic>> {
     let mut found = Vec::new();
     let targets = Targets::new(book, site, &mut found);
+    warn::empty_roles(book, &targets, &mut found);
     let graph = bind::bind(book, &targets, options.is_strict, &mut found);
     if graph.after.len() > MAX_VERTICES {
         let message = format!(
             "{} instances, barriers and joins are more than the {MAX_VERTICES} that fit in a plan",
             graph.after.len()
         );
-        found.push(Diagnostic::without_place(Code::TooLarge, message));
+        found.push(SourceDiagnostic::without_place(Code::TooLarge, message));
     }
     if found.iter().any(|one| one.code == Code::TooLarge) {
         diagnostic::sort(&mut found);
         return Err(found);
     }
-    let is_bound = !found.iter().any(Diagnostic::is_error);
+    let is_bound = !found.iter().any(SourceDiagnostic::is_error);
     let mut settings = book.settings.clone();
     if !options.settings.is_null() {
         lay_over(&mut settings, options.settings.clone());
@@ -102,7 +103,7 @@ pub fn compile(
             prerequisites = chosen.prerequisites.into_iter().map(StepId).collect();
             found.extend(missing(&maker.draft, &prerequisites));
         }
-        // What waits for each other needs a graph that is one, and canaries are of what is selected.
+        // Rollouts need an acyclic graph, and canaries are chosen from the selected part.
         maker.rollouts(&mut found);
     }
     let mut draft = maker.draft;
@@ -114,12 +115,12 @@ pub fn compile(
         return Err(found);
     }
     diagnostic::sort(&mut found);
-    if found.iter().any(Diagnostic::is_error) {
+    if found.iter().any(SourceDiagnostic::is_error) {
         return Err(found);
     }
     draft.subjects.shrink_to_fit();
     let name = |node: &crate::target::Node| node.name.to_string();
-    Ok(Compiled {
+    Ok(CompiledPlan {
         draft,
         tasks: book.tasks.iter().map(|task| task.id.value.clone()).collect(),
         barriers: book.barriers.iter().map(|barrier| barrier.id.value.clone()).collect(),
@@ -132,7 +133,7 @@ pub fn compile(
     })
 }
 
-/// What people may want to know of a task.
+/// Descriptive data of a task.
 #[derive(Debug)]
 struct Note {
     about: Option<String>,
@@ -146,9 +147,14 @@ fn note(task: &Task) -> Note {
 }
 
 /// Everything that can be told of a book whatever nodes there are.
-pub(crate) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn look(
+    book: &Book,
+    graph: &Graph,
+    options: &Options<'_>,
+    found: &mut Vec<SourceDiagnostic>,
+) {
     let from = found.len();
-    // Settings may come with the run, so nothing is made of what they are now.
+    // The run may bring other settings, so nothing is derived from the current ones.
     let targets = Targets::new(book, &Site::default(), &mut Vec::new());
     let facts = Facts::new(book.settings.clone(), &targets, &options.templates, found);
     steps::Maker::new(book, &targets, graph, &facts, options).look(found);
@@ -163,7 +169,7 @@ pub(crate) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mu
 }
 
 /// What selected instances wait for in vain.
-fn missing(draft: &Draft, prerequisites: &[StepId]) -> Option<Diagnostic> {
+fn missing(draft: &Draft, prerequisites: &[StepId]) -> Option<SourceDiagnostic> {
     const MAX_NAMED: usize = 5;
     let names = prerequisites.iter().take(MAX_NAMED);
     let names: Vec<&str> = names.map(|id| draft.vertices[id.0 as usize].name.as_str()).collect();
@@ -175,16 +181,16 @@ fn missing(draft: &Draft, prerequisites: &[StepId]) -> Option<Diagnostic> {
         more => format!(" and {more} more"),
     };
     let message = format!("not selected, and not known to be done: {}{more}", names.join(", "));
-    let remedy = "write `+TASK` to do what it needs as well, or say `--without-prerequisites`";
-    Some(Diagnostic::without_place(Code::Prerequisites, message).remedy(remedy))
+    let remedy = "select `+TASK` to include its prerequisites, or pass `--without-prerequisites`";
+    Some(SourceDiagnostic::without_place(Code::Prerequisites, message).hint(remedy))
 }
 
-impl Compiled {
+impl CompiledPlan {
     /// Every instance with its place in the draft.
     pub fn instances(&self) -> impl Iterator<Item = (StepId, Instance)> {
         self.graph.instances().filter_map(|at| match self.graph.is(at) {
-            Is::Instance(instance) => Some((StepId(at), instance)),
-            Is::Barrier(_) | Is::Join(_) => None,
+            VertexKind::Instance(instance) => Some((StepId(at), instance)),
+            VertexKind::Barrier(_) | VertexKind::Join(_) => None,
         })
     }
 
@@ -199,7 +205,7 @@ impl Compiled {
         self.graph.counts()
     }
 
-    /// What an instance or a barrier waits for, joins taken apart, each once.
+    /// The dependencies of an instance or barrier with joins expanded, each once.
     pub fn before(&self, vertex: StepId) -> Vec<StepId> {
         let mut all = BTreeSet::new();
         if self.graph.end(vertex.0).is_some() {

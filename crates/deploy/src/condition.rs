@@ -1,5 +1,5 @@
-//! What tasks know when it is decided whether and with what they are done: the settings, the node,
-//! and who is in which role.
+//! The data that conditions and templates of tasks can use: the settings, the node, and the members
+//! of each role.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,7 +9,7 @@ use hoist_template::{Expression, Expressions, Known, TemplateError, Templates};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::spec::{Amount, At, Task, When};
 use crate::target::{Node, Targets};
 
@@ -18,17 +18,17 @@ const FUEL: u64 = 1_000_000;
 /// Longest text that a template may make.
 pub const MAX_RENDERED: usize = 1024 * 1024;
 
-/// What becomes of conditions that nobody translated.
+/// The treatment of conditions without a translation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Untranslated {
-    /// There is no plan until somebody decides.
+pub enum UntranslatedPolicy {
+    /// There is no plan until an operator decides.
     #[default]
     Refused,
     True,
     False,
 }
 
-impl From<Option<bool>> for Untranslated {
+impl From<Option<bool>> for UntranslatedPolicy {
     fn from(decided: Option<bool>) -> Self {
         match decided {
             None => Self::Refused,
@@ -64,13 +64,13 @@ impl<'a> Facts<'a> {
         settings: Value,
         targets: &'a Targets,
         templates: &BTreeMap<(u32, String), String>,
-        found: &mut Vec<Diagnostic>,
+        found: &mut Vec<SourceDiagnostic>,
     ) -> Self {
         let mut compiled = Templates::new(FUEL);
         for ((file, name), text) in templates {
             if let Err(error) = compiled.add(key(*file, name), text.clone()) {
                 let message = format!("the template `{name}` cannot be used: {error}");
-                found.push(Diagnostic::without_place(Code::Template, message));
+                found.push(SourceDiagnostic::without_place(Code::Template, message));
             }
         }
         let facts = |at: &u32| facts(&targets.nodes[*at as usize]);
@@ -100,7 +100,7 @@ impl<'a> Facts<'a> {
         })
     }
 
-    pub(crate) fn compile(&self, source: &At<&str>) -> Result<Expression<'_>, Diagnostic> {
+    pub(crate) fn compile(&self, source: &At<&str>) -> Result<Expression<'_>, SourceDiagnostic> {
         self.expressions.compile(source.value).map_err(|error| condition(source, &error))
     }
 
@@ -109,7 +109,7 @@ impl<'a> Facts<'a> {
         source: &At<&str>,
         compiled: &Expression<'_>,
         node: u32,
-    ) -> Result<bool, Diagnostic> {
+    ) -> Result<bool, SourceDiagnostic> {
         let known = [
             ("settings", &self.known_settings),
             ("node", &self.node(node).1),
@@ -118,14 +118,18 @@ impl<'a> Facts<'a> {
         compiled.holds(&known).map_err(|error| condition(source, &error))
     }
 
-    fn count(&self, source: &At<&str>) -> Result<u32, Diagnostic> {
+    fn count(&self, source: &At<&str>) -> Result<u32, SourceDiagnostic> {
         let known = [("settings", &self.known_settings), ("nodes", &self.nodes)];
         let counted = self.compile(source)?.count(&known);
         counted.map_err(|error| condition(source, &error))
     }
 
     /// How many of a whole an amount is.
-    pub(crate) fn amount(&self, amount: &At<Amount>, whole: usize) -> Result<u32, Diagnostic> {
+    pub(crate) fn amount(
+        &self,
+        amount: &At<Amount>,
+        whole: usize,
+    ) -> Result<u32, SourceDiagnostic> {
         let whole = u32::try_from(whole).unwrap_or(u32::MAX);
         Ok(match &amount.value {
             Amount::Count(count) => *count,
@@ -149,15 +153,15 @@ impl<'a> Facts<'a> {
     }
 
     /// That there is no such template.
-    pub(crate) fn no_template(&self, name: &At<&str>) -> Option<Diagnostic> {
+    pub(crate) fn no_template(&self, name: &At<&str>) -> Option<SourceDiagnostic> {
         if self.template_names.contains(&key(name.place.file, name.value)) {
             return None;
         }
         let message = format!("there is no template `{}` beside the file", shown(name.value));
-        Some(Diagnostic::new(Code::Template, name.place, message))
+        Some(SourceDiagnostic::new(Code::Template, name.place, message))
     }
 
-    /// What a named input is now; `None` if there is no such thing.
+    /// The current value of a named input; `None` if the name is unknown.
     fn input(&self, name: &str, node: u32) -> Option<Value> {
         let path = name.split_once('.').map_or("", |(_, path)| path);
         let value = match root(name) {
@@ -192,7 +196,7 @@ impl<'a> Facts<'a> {
         &self,
         task: &Task,
         is_lenient: bool,
-        found: &mut Vec<Diagnostic>,
+        found: &mut Vec<SourceDiagnostic>,
     ) -> Inputs {
         let mut inputs = Inputs::default();
         for At { value: name, place } in task.inputs.iter().flat_map(|list| &list.value) {
@@ -211,17 +215,21 @@ impl<'a> Facts<'a> {
         inputs
     }
 
-    /// Of the definition as it is for this node, of the inputs, and of the node.
+    /// Of the definition as it is for this node, of the inputs, of the node, and of the system that
+    /// is installed on it: the work of earlier runs is gone with an earlier system.
     pub(crate) fn fingerprint(
         &self,
         task: &Task,
         step: &Step,
         inputs: &Inputs,
         node: u32,
-        found: &mut Vec<Diagnostic>,
+        found: &mut Vec<SourceDiagnostic>,
     ) -> String {
         let mut digest = inputs.common.clone();
-        digest.update(self.targets.nodes[node as usize].id.to_string());
+        let subject = &self.targets.nodes[node as usize];
+        digest.update(subject.id.to_string());
+        digest.update([0]);
+        digest.update(&subject.system);
         for name in &inputs.of_node {
             match self.input(&name.value, node) {
                 Some(value) => {
@@ -240,7 +248,7 @@ impl<'a> Facts<'a> {
             digest.update([0]);
             digest.update(&call.action);
             digest.update([0]);
-            serde_json::to_writer(Hashing(&mut digest), &call.input).expect("writing to memory");
+            serde_json::to_writer(HashWriter(&mut digest), &call.input).expect("writing to memory");
         };
         call(&step.call);
         step.before.iter().chain(&step.after).chain(&step.undo).for_each(&mut call);
@@ -253,9 +261,9 @@ impl<'a> Facts<'a> {
     }
 }
 
-struct Hashing<'a>(&'a mut Sha256);
+struct HashWriter<'a>(&'a mut Sha256);
 
-impl std::io::Write for Hashing<'_> {
+impl std::io::Write for HashWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())
@@ -282,15 +290,15 @@ fn follow<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').filter(|part| !part.is_empty()).try_fold(value, |value, part| value.get(part))
 }
 
-fn unknown_input(task: &str, name: &At<&String>) -> Diagnostic {
+fn unknown_input(task: &str, name: &At<&String>) -> SourceDiagnostic {
     let message = format!("task `{task}` has the input `{}`, which is not there", name.value);
-    Diagnostic::new(Code::Condition, name.place, message)
-        .remedy("name a part of `settings`, `node`, or the nodes of a role as `nodes.ROLE`")
+    SourceDiagnostic::new(Code::Condition, name.place, message)
+        .hint("name a part of `settings`, `node`, or the nodes of a role as `nodes.ROLE`")
 }
 
-fn condition(source: &At<&str>, error: &TemplateError) -> Diagnostic {
+fn condition(source: &At<&str>, error: &TemplateError) -> SourceDiagnostic {
     let message = format!("`{}` cannot be told: {error}", shown(source.value));
-    Diagnostic::new(Code::Condition, source.place, message).remedy(
+    SourceDiagnostic::new(Code::Condition, source.place, message).hint(
         "it knows `settings`, `node` and `nodes`; ask `x is defined` first where it may not be",
     )
 }
@@ -327,21 +335,21 @@ impl<'a> Decision<'a> {
     pub(crate) fn of(
         facts: &'a Facts<'_>,
         task: &'a Task,
-        untranslated: Untranslated,
+        untranslated: UntranslatedPolicy,
         any_node: Option<u32>,
-    ) -> Result<Self, Diagnostic> {
+    ) -> Result<Self, SourceDiagnostic> {
         let Some(At { value, place }) = &task.when else { return Ok(Self::Same(true)) };
         match (value, untranslated) {
             (When::Constant(holds), _) => Ok(Self::Same(*holds)),
-            (When::Unknown(_), Untranslated::True) => Ok(Self::Same(true)),
-            (When::Unknown(_), Untranslated::False) => Ok(Self::Same(false)),
-            (When::Unknown(text), Untranslated::Refused) => {
+            (When::Unknown(_), UntranslatedPolicy::True) => Ok(Self::Same(true)),
+            (When::Unknown(_), UntranslatedPolicy::False) => Ok(Self::Same(false)),
+            (When::Unknown(text), UntranslatedPolicy::Refused) => {
                 let id = &task.id.value;
                 let message =
-                    format!("nobody translated the condition of task `{id}`: {}", shown(text));
+                    format!("the condition of task `{id}` has no translation: {}", shown(text));
                 let remedy = "decide it with `--conditions true` or `--conditions false`, or write \
                               a `when:` for it";
-                Err(Diagnostic::new(Code::Undecided, *place, message).remedy(remedy))
+                Err(SourceDiagnostic::new(Code::Undecided, *place, message).hint(remedy))
             }
             (When::Expression(text), _) => {
                 let source = At::new(text.as_str(), *place);

@@ -1,13 +1,15 @@
-//! What is wrong with task files, in words a person can act on: a code, the place, what to do.
+//! Problems of task files: [`SourceDiagnostic`] adds a code, a severity and places in [`Sources`] to
+//! a [`Diagnostic`].
 
 use std::fmt::{self, Write as _};
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use hoist_diagnostic::Diagnostic;
 use serde_json::{Value, json};
 
 use crate::spec::{Place, Sources};
 
-/// Kinds of findings, one for each thing that a person does about it.
+/// Kinds of problems, one for each way to correct them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
     NotYaml,
@@ -23,6 +25,7 @@ pub enum Code {
     NothingSelected,
     Contradiction,
     Prerequisites,
+    EmptyRole,
     NoSuchTask,
     NeverSameNode,
     BarrierOnNode,
@@ -40,7 +43,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::NotYaml,
         Self::WrongValue,
         Self::UnknownKey,
@@ -54,6 +57,7 @@ impl Code {
         Self::NothingSelected,
         Self::Contradiction,
         Self::Prerequisites,
+        Self::EmptyRole,
         Self::NoSuchTask,
         Self::NeverSameNode,
         Self::BarrierOnNode,
@@ -86,6 +90,7 @@ impl Code {
             Self::NothingSelected => "E202",
             Self::Contradiction => "E203",
             Self::Prerequisites => "W204",
+            Self::EmptyRole => "E205",
             Self::NoSuchTask => "E301",
             Self::NeverSameNode => "E302",
             Self::BarrierOnNode => "E303",
@@ -136,20 +141,19 @@ impl Severity {
     }
 }
 
-/// One finding.
+/// One problem of task files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diagnostic {
+pub struct SourceDiagnostic {
     pub code: Code,
     pub severity: Severity,
     pub place: Option<Place>,
-    pub message: String,
-    /// What to do about it.
-    pub remedy: Option<String>,
-    /// Other places that belong to it, and what is there.
+    /// Message and hint. `at` is empty here; [`Self::located`] fills it from the place.
+    pub diagnostic: Diagnostic,
+    /// Other places that belong to it, each with its meaning.
     pub notes: Vec<(Place, String)>,
 }
 
-impl Diagnostic {
+impl SourceDiagnostic {
     pub fn new(code: Code, place: Place, message: impl Into<String>) -> Self {
         Self { place: Some(place), ..Self::without_place(code, message) }
     }
@@ -159,22 +163,21 @@ impl Diagnostic {
             code,
             severity: code.severity(),
             place: None,
-            message: message.into(),
-            remedy: None,
+            diagnostic: Diagnostic::new("", message),
             notes: Vec::new(),
         }
     }
 
     #[must_use]
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.diagnostic.hint = Some(hint.into());
         self
     }
 
     #[must_use]
     pub fn suggest(self, close: Option<&str>) -> Self {
         match close {
-            Some(close) => self.remedy(format!("did you mean `{close}`?")),
+            Some(close) => self.hint(format!("did you mean `{close}`?")),
             None => self,
         }
     }
@@ -196,11 +199,17 @@ impl Diagnostic {
         self.severity == Severity::Error
     }
 
+    /// The diagnostic with its place in words: `tasks.yaml:14:3`.
+    pub fn located(&self, sources: &Sources) -> Diagnostic {
+        let at = self.place.map(|place| sources.show(place)).unwrap_or_default();
+        Diagnostic { at, ..self.diagnostic.clone() }
+    }
+
     /// In one line: `tasks.yaml:14:3: E102 unknown key …; did you mean …?`.
     pub fn show(&self, sources: &Sources) -> String {
-        let place = self.place.map(|place| sources.show(place) + ": ").unwrap_or_default();
-        let remedy = self.remedy.as_ref().map(|text| format!("; {text}")).unwrap_or_default();
-        let mut line = format!("{place}{} {}{remedy}", self.code, self.message);
+        let Diagnostic { at, message, hint } = self.located(sources);
+        let message = format!("{} {message}", self.code);
+        let mut line = Diagnostic { at, message, hint }.to_string();
         for (place, text) in &self.notes {
             write!(line, " ({text}: {})", sources.show(*place)).expect("writing to memory");
         }
@@ -214,9 +223,9 @@ impl Diagnostic {
             Severity::Warning => Level::WARNING,
             Severity::Info => Level::INFO,
         };
-        let title = level.primary_title(self.message.as_str()).id(self.code.as_str());
+        let title = level.primary_title(self.diagnostic.message.as_str()).id(self.code.as_str());
         let mut group = annotate_snippets::Group::with_title(title);
-        // What a note says about the place itself stands there.
+        // A note about the place itself is its label.
         let (here, notes): (Vec<_>, Vec<_>) =
             self.notes.iter().partition(|(at, _)| Some(*at) == self.place);
         let label = here.first().map_or("", |(_, text)| text.as_str());
@@ -233,8 +242,8 @@ impl Diagnostic {
         for line in &unseen {
             group = group.element(Level::NOTE.message(line.trim_end()));
         }
-        if let Some(remedy) = &self.remedy {
-            group = group.element(Level::HELP.message(remedy.as_str()));
+        if let Some(hint) = &self.diagnostic.hint {
+            group = group.element(Level::HELP.message(hint.as_str()));
         }
         let renderer = if with_colour { Renderer::styled() } else { Renderer::plain() };
         renderer.render(&[group])
@@ -244,13 +253,13 @@ impl Diagnostic {
         let mut value = json!({
             "code": self.code.as_str(),
             "severity": self.severity.as_str(),
-            "message": self.message,
+            "message": self.diagnostic.message,
         });
         if let Some(place) = self.place {
             value["place"] = sources.show(place).into();
         }
-        if let Some(remedy) = &self.remedy {
-            value["remedy"] = remedy.as_str().into();
+        if let Some(hint) = &self.diagnostic.hint {
+            value["remedy"] = hint.as_str().into();
         }
         if !self.notes.is_empty() {
             let note =
@@ -283,6 +292,6 @@ fn excerpt<'a>(
 }
 
 /// Errors first, then by place.
-pub(crate) fn sort(found: &mut [Diagnostic]) {
+pub(crate) fn sort(found: &mut [SourceDiagnostic]) {
     found.sort_by_key(|one| (std::cmp::Reverse(one.severity), one.place, one.code));
 }

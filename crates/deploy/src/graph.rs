@@ -12,19 +12,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
 
 use hoist_engine::plan::{Draft, Kind, Rule, StepId};
-use hoist_engine::run::{Ended, State};
+use hoist_engine::run::{State, StepEnd};
 
-/// Vertices that a picture may have: more cannot be looked at.
+/// Most vertices of a drawing; a larger one cannot be read.
 pub const MAX_DRAWN: usize = 2_000;
 
-/// What is to be seen.
+/// The visible part of a graph.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// Each instance is a vertex, and not each task.
     pub instances: bool,
     /// Instances of these nodes only.
     pub on: Option<BTreeSet<String>>,
-    /// What is at most `depth` edges away from this task.
+    /// Only vertices at most `depth` edges away from this task.
     pub around: Option<String>,
     pub depth: usize,
     /// Also edges that follow from others.
@@ -52,7 +52,7 @@ pub enum DrawError {
 /// How things stand with a vertex, for its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mood {
-    // The first of what is in a vertex is what it looks like.
+    // A vertex with several states is drawn in the first of them.
     Failed,
     Unknown,
     Blocked,
@@ -75,11 +75,11 @@ impl Mood {
                 Self::Running
             }
             State::Unknown => Self::Unknown,
-            State::Ended(Ended::Ok | Ended::Unchanged | Ended::Ignored) => Self::Done,
-            State::Ended(Ended::Skipped) => Self::Skipped,
-            State::Ended(Ended::Failed(_) | Ended::Interrupted) => Self::Failed,
-            State::Ended(Ended::Blocked | Ended::LeftOut) => Self::Blocked,
-            State::Ended(Ended::Stopped | Ended::Undone) => Self::Stopped,
+            State::Ended(StepEnd::Ok | StepEnd::Unchanged | StepEnd::Ignored) => Self::Done,
+            State::Ended(StepEnd::Skipped) => Self::Skipped,
+            State::Ended(StepEnd::Failed(_) | StepEnd::Interrupted) => Self::Failed,
+            State::Ended(StepEnd::Blocked | StepEnd::LeftOut) => Self::Blocked,
+            State::Ended(StepEnd::Stopped | StepEnd::Undone) => Self::Stopped,
         }
     }
 
@@ -99,7 +99,7 @@ impl Mood {
     }
 }
 
-/// What a vertex stands for.
+/// The kind of a drawn vertex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Shape {
     Task,
@@ -123,9 +123,9 @@ pub struct Dot {
     pub shape: Shape,
     /// In [`Drawing::clusters`].
     pub cluster: Option<usize>,
-    /// What is in it, by state.
+    /// The number of instances in each state.
     pub moods: BTreeMap<Mood, usize>,
-    /// What is done, for tasks.
+    /// The action of a task.
     pub action: Option<String>,
     /// When it is passed, for the others.
     pub rule: Option<Rule>,
@@ -165,7 +165,7 @@ impl Dot {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Drawing {
     pub dots: Vec<Dot>,
-    /// From what comes first to what comes after it.
+    /// From predecessor to successor.
     pub edges: Vec<(usize, usize)>,
     pub clusters: Vec<String>,
     /// Edges that are not drawn because they follow from others.
@@ -220,7 +220,7 @@ impl Drawing {
         neighbours
     }
 
-    /// What is near a task; to go through a join is no step.
+    /// The neighbourhood of a task; passing a join counts as no edge.
     fn around(&self, name: &str, depth: usize) -> Result<Self, DrawError> {
         let is_it = |dot: &Dot| {
             dot.name == name || dot.name.rsplit_once('@').is_some_and(|(task, _)| task == name)
@@ -389,7 +389,7 @@ impl Maker<'_> {
                 place
             };
             roles.resize(drawing.dots.len(), BTreeSet::new());
-            roles[place].extend(step.cohort);
+            roles[place].extend(step.failure_domain);
             drawing.dots[place].action = Some(step.call.action.clone());
             places.push(Some(place));
         }
@@ -435,7 +435,7 @@ impl Maker<'_> {
             let mut name = String::new();
             for (at, role) in roles.iter().take(MAX_NAMED).enumerate() {
                 let separator = if at > 0 { ", " } else { "" };
-                let role = &self.draft.cohorts[*role as usize].name;
+                let role = &self.draft.failure_domains[*role as usize].name;
                 let _ = write!(name, "{separator}{role}");
             }
             if roles.len() > MAX_NAMED {

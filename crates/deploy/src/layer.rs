@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::parse::work_in_its_directory;
 use crate::spec::{At, Barrier, Limits, Place, Role, Task, TaskFile};
 
@@ -144,6 +144,7 @@ named!(
     name,
     [
         nodes,
+        allow_empty,
         first,
         tolerate,
         at_once,
@@ -157,13 +158,16 @@ named!(
     ]
 );
 
-/// One book of many files, the lowest first within its layer. What is wrong is told, and left out.
-pub fn merge(files: Vec<(Layer, TaskFile)>) -> (Book, Vec<Diagnostic>) {
+/// Merges files into one book, the lowest layer first. Invalid declarations give diagnostics and
+/// are left out.
+pub fn merge(files: Vec<(Layer, TaskFile)>) -> (Book, Vec<SourceDiagnostic>) {
     let mut files = files;
     files.sort_by_key(|(layer, _)| *layer);
     let mut book = Book { settings: Value::Object(serde_json::Map::new()), ..Book::default() };
     let mut found = Vec::new();
-    let (mut roles, mut tasks, mut barriers) = (Shelf::new(), Shelf::new(), Shelf::new());
+    let mut roles = Shelf::new();
+    let mut tasks = Shelf::new();
+    let mut barriers = Shelf::new();
     for (layer, file) in files {
         if file.is_lenient {
             book.lenient.extend(files_of(&file));
@@ -203,13 +207,14 @@ impl<T: Named> Shelf<T> {
         Self { things: Vec::new(), by_name: HashMap::new() }
     }
 
-    fn put(&mut self, layer: Layer, thing: T, found: &mut Vec<Diagnostic>) {
+    fn put(&mut self, layer: Layer, thing: T, found: &mut Vec<SourceDiagnostic>) {
         let At { value: name, place } = thing.name().clone();
         let Some((at, below)) = self.by_name.get_mut(&name) else {
             if thing.is_patch() {
                 let message = format!("there is no {} `{name}` below to patch", T::WHAT);
                 let remedy = "write it whole, without `patch: true`";
-                found.push(Diagnostic::new(Code::PatchesNothing, place, message).remedy(remedy));
+                found
+                    .push(SourceDiagnostic::new(Code::PatchesNothing, place, message).hint(remedy));
                 return;
             }
             self.by_name.insert(name, (self.things.len(), layer));
@@ -230,7 +235,7 @@ impl<T: Named> Shelf<T> {
     }
 }
 
-fn twice<T: Named>(layer: Layer, name: &str, place: Place, other: Place) -> Diagnostic {
+fn twice<T: Named>(layer: Layer, name: &str, place: Place, other: Place) -> SourceDiagnostic {
     let (code, message, remedy) = if layer == Layer::Plugin && place.file != other.file {
         let message = format!("two plug-ins have the {} `{name}`", T::WHAT);
         (Code::TwoPlugins, message, "rename one of them, or patch it in the cluster's layer")
@@ -238,17 +243,18 @@ fn twice<T: Named>(layer: Layer, name: &str, place: Place, other: Place) -> Diag
         let message = format!("there is a {} `{name}` already", T::WHAT);
         (Code::Twice, message, "rename one of them, or write `patch: true` to change the other")
     };
-    Diagnostic::new(code, place, message).remedy(remedy).note(other, "the other one")
+    SourceDiagnostic::new(code, place, message).hint(remedy).note(other, "the other one")
 }
 
 /// A barrier and a task are named in the same lists, so their names differ.
-fn same_name(book: &Book, found: &mut Vec<Diagnostic>) {
+fn same_name(book: &Book, found: &mut Vec<SourceDiagnostic>) {
     let tasks: BTreeMap<&str, Place> =
         book.tasks.iter().map(|task| (task.id.value.as_str(), task.id.place)).collect();
     for At { value, place } in book.barriers.iter().map(|barrier| &barrier.id) {
         if let Some(other) = tasks.get(value.as_str()) {
             let message = format!("`{value}` is a barrier and a task");
-            let twice = Diagnostic::new(Code::Twice, *place, message).remedy("rename one of them");
+            let twice =
+                SourceDiagnostic::new(Code::Twice, *place, message).hint("rename one of them");
             found.push(twice.note(*other, "the task"));
         }
     }

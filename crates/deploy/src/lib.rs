@@ -10,7 +10,6 @@ pub mod checks;
 pub mod compile;
 pub mod condition;
 pub mod diagnostic;
-pub mod fuel;
 pub mod graph;
 pub mod layer;
 pub mod lint;

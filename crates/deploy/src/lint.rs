@@ -9,32 +9,31 @@ use hoist_model::{GroupName, NodeId, NodeSpec};
 
 use crate::bind;
 use crate::compile::{self, Options};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
-use crate::spec::{Need, Whose};
+use crate::spec::{Need, NeedScope};
 use crate::target::{Node, Site, Targets};
 
 /// Roles that pairs are made of; more would be more than a thousand layouts.
 const MAX_PAIRED: usize = 48;
 
-/// Something that is wrong, and where it shows.
+/// A diagnostic, and the layouts that have it.
 #[derive(Debug, Clone)]
-pub struct Finding {
-    /// The first layout that shows it, in words.
+pub struct LayoutDiagnostic {
+    /// The name of the first layout that has it.
     pub layout: String,
-    /// How many layouts show it.
+    /// How many layouts have it.
     pub layouts: usize,
-    pub diagnostic: Diagnostic,
+    pub diagnostic: SourceDiagnostic,
 }
 
-/// Everything that is wrong on some layout, errors first; and what is wrong with the book on any.
-/// References that bind to nothing are those that bind to nothing even where every node has every
-/// role.
-pub fn layouts(book: &Book, options: &Options<'_>) -> Vec<Finding> {
+/// The diagnostics of the book on all generated layouts, errors first. A reference is reported as
+/// unbound only if it binds to nothing even where every node has every role.
+pub fn layouts(book: &Book, options: &Options<'_>) -> Vec<LayoutDiagnostic> {
     let declared = declared(book);
     let book = on_groups(book);
     let roles = roles(&book);
-    let mut findings: BTreeMap<(Code, String), Finding> = BTreeMap::new();
+    let mut diagnostics: BTreeMap<(Code, String), LayoutDiagnostic> = BTreeMap::new();
     for layout in all(&roles) {
         let mut found = Vec::new();
         let targets = Targets::new(&book, &layout.site(), &mut found);
@@ -50,24 +49,22 @@ pub fn layouts(book: &Book, options: &Options<'_>) -> Vec<Finding> {
             let places: Vec<_> = diagnostic.notes.iter().map(|(place, _)| *place).collect();
             let key = match diagnostic.code {
                 Code::Cycle => format!("{places:?}"),
-                _ => format!("{:?} {}", diagnostic.place, diagnostic.message),
+                _ => format!("{:?} {}", diagnostic.place, diagnostic.diagnostic.message),
             };
             if !seen.insert((diagnostic.code, key.clone())) {
                 continue;
             }
-            let finding = findings.entry((diagnostic.code, key)).or_insert_with(|| Finding {
-                layout: layout.name.clone(),
-                layouts: 0,
-                diagnostic,
+            let entry = diagnostics.entry((diagnostic.code, key)).or_insert_with(|| {
+                LayoutDiagnostic { layout: layout.name.clone(), layouts: 0, diagnostic }
             });
-            finding.layouts += 1;
+            entry.layouts += 1;
         }
     }
-    let mut findings: Vec<Finding> = findings.into_values().collect();
-    findings.sort_by_key(|one| {
+    let mut diagnostics: Vec<LayoutDiagnostic> = diagnostics.into_values().collect();
+    diagnostics.sort_by_key(|one| {
         (std::cmp::Reverse(one.diagnostic.severity), one.diagnostic.place, one.diagnostic.code)
     });
-    findings
+    diagnostics
 }
 
 /// Other nodes, or more of them, may make it right.
@@ -83,12 +80,12 @@ fn declared(book: &Book) -> BTreeSet<String> {
 }
 
 /// A name that no role has may be that of a group of the site, unless it is almost that of a role.
-fn slips(book: &Book, declared: &BTreeSet<String>, found: &mut Vec<Diagnostic>) {
+fn slips(book: &Book, declared: &BTreeSet<String>, found: &mut Vec<SourceDiagnostic>) {
     for on in book.tasks.iter().filter_map(|task| task.on.as_ref()) {
         for word in on.value.words().into_iter().filter(|word| !declared.contains(*word)) {
             if let Some(close) = nearest(word, declared.iter().map(String::as_str)) {
                 let message = format!("these files have no role `{word}`");
-                let diagnostic = Diagnostic::new(Code::BadTarget, on.place, message);
+                let diagnostic = SourceDiagnostic::new(Code::BadTarget, on.place, message);
                 found.push(diagnostic.suggest(Some(close)).mild());
             }
         }
@@ -112,7 +109,7 @@ fn roles(book: &Book) -> Vec<String> {
         words.extend(task.on.iter().flat_map(|on| on.value.words()));
         let needs = [&task.needs, &task.needed_by].into_iter().flatten();
         for Need { on, .. } in needs.flat_map(|needs| &needs.value) {
-            if let Whose::Nodes(on) = on {
+            if let NeedScope::Nodes(on) = on {
                 words.extend(on.value.words());
             }
         }
@@ -159,7 +156,7 @@ impl Layout<'_> {
             let spec: NodeSpec = serde_json::from_value(spec).expect("names of groups");
             let name = format!("node{at}").parse().expect("a name");
             let id = NodeId::from_bits(at.into());
-            Node { id, name, spec, lifecycle: Lifecycle::Installed }
+            Node { id, name, spec, lifecycle: Lifecycle::Installed, system: String::new() }
         });
         Site { nodes: nodes.collect(), ..Site::default() }
     }

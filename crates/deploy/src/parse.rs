@@ -1,5 +1,5 @@
-//! Text to task files. Reading does not stop at the first fault: everything that is wrong with a
-//! file is told at once, each with its line and column.
+//! Text to task files. Parsing continues after a fault, so that all diagnostics of a file are
+//! reported at once, each with line and column.
 
 mod run;
 mod tree;
@@ -13,11 +13,11 @@ use hoist_model::nearest;
 use hoist_model::selector::Selector;
 use serde::de::DeserializeOwned;
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::select::pattern;
 use crate::spec::{
-    Amount, At, Barrier, Fallen, Limits, Need, PassesWith, Place, Reference, Role, Sources, Task,
-    TaskFile, Tripped, Want, Week, When, Whose,
+    Amount, At, Barrier, FailurePolicy, Limits, Need, NeedScope, PassesWith, Place, Reference,
+    Role, Sources, Task, TaskFile, TripPolicy, Want, Week, When,
 };
 use tree::{Data, Tree};
 
@@ -29,7 +29,7 @@ pub const MAX_BYTES: usize = 10 * 1024 * 1024;
 pub const MAX_TASKS: usize = 10_000;
 /// Longest name of a task, barrier or role.
 const MAX_NAME: usize = 128;
-/// Faults that are told at once; who has more mends these first.
+/// Most diagnostics that are reported at once.
 const MAX_TOLD: usize = 100;
 /// The version of the format.
 const VERSION: &str = "1";
@@ -37,8 +37,17 @@ const VERSION: &str = "1";
 const FILE_KEYS: [&str; 8] =
     ["hoist", "plugin", "roles", "tasks", "barriers", "settings", "limits", "lenient"];
 const DOCUMENT_KEYS: [&str; 4] = ["api", "kind", "name", "spec"];
-const ROLE_KEYS: [&str; 8] =
-    ["nodes", "first", "tolerate", "rollout", "window", "on_failure", "when_tripped", "patch"];
+const ROLE_KEYS: [&str; 9] = [
+    "nodes",
+    "allow_empty",
+    "first",
+    "tolerate",
+    "rollout",
+    "window",
+    "on_failure",
+    "when_tripped",
+    "patch",
+];
 const ROLLOUT_KEYS: [&str; 5] =
     ["at_once", "canary", "pause_after_canary", "max_unavailable", "per"];
 const BARRIER_KEYS: [&str; 4] = ["requires", "required_for", "passes_with", "patch"];
@@ -95,15 +104,15 @@ const FOREIGN: [(&str, &str); 17] = [
     ("description", "about"),
 ];
 
-/// One file. Its text is kept in the sources, for drawing; what is wrong with it comes with what
-/// could be read.
-pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<Diagnostic>) {
+/// Parses one file. The sources keep its text for excerpts in messages. The diagnostics come with
+/// the declarations that could be parsed.
+pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<SourceDiagnostic>) {
     if bytes.len() > MAX_BYTES {
         let file = sources.add(name, "");
         let message = format!("{} bytes are more than the limit of {MAX_BYTES}", bytes.len());
         let diagnostic =
-            Diagnostic::new(Code::TooLarge, Place { file, line: 0, column: 0 }, message);
-        return (TaskFile::default(), vec![diagnostic.remedy("split it into several files")]);
+            SourceDiagnostic::new(Code::TooLarge, Place { file, line: 0, column: 0 }, message);
+        return (TaskFile::default(), vec![diagnostic.hint("split it into several files")]);
     }
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -111,8 +120,8 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
             let file = sources.add(name, "");
             let message = format!("byte {} is not UTF-8", error.valid_up_to());
             let place = Place { file, line: 0, column: 0 };
-            let diagnostic = Diagnostic::new(Code::NotYaml, place, message);
-            return (TaskFile::default(), vec![diagnostic.remedy("save the file as UTF-8")]);
+            let diagnostic = SourceDiagnostic::new(Code::NotYaml, place, message);
+            return (TaskFile::default(), vec![diagnostic.hint("save the file as UTF-8")]);
         }
     };
     let file = sources.add(name, text);
@@ -124,8 +133,8 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
             if is_empty {
                 let message = "there is nothing in it";
                 let place = Place { file, line: 0, column: 0 };
-                let diagnostic = Diagnostic::new(Code::Missing, place, message);
-                reader.found.push(diagnostic.remedy("begin it with `hoist: 1` and `tasks:`"));
+                let diagnostic = SourceDiagnostic::new(Code::Missing, place, message);
+                reader.found.push(diagnostic.hint("begin it with `hoist: 1` and `tasks:`"));
             }
             let mut documents = documents.iter().filter(|document| !document.is_null());
             if let Some(document) = documents.next() {
@@ -134,7 +143,9 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
             for more in documents {
                 let message = "a task file is one document, and here another one begins";
                 let remedy = "make one of them, or a file of each";
-                reader.found.push(Diagnostic::new(Code::Twice, more.place, message).remedy(remedy));
+                reader
+                    .found
+                    .push(SourceDiagnostic::new(Code::Twice, more.place, message).hint(remedy));
             }
         }
         Err(diagnostic) => reader.found.push(diagnostic),
@@ -143,18 +154,18 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
     (whole, reader.found)
 }
 
-/// What somebody wrote may be long.
+/// Shortens text from a file for a message.
 fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
 struct Reader {
-    found: Vec<Diagnostic>,
+    found: Vec<SourceDiagnostic>,
 }
 
 impl Reader {
     fn wrong(&mut self, place: Place, message: impl Into<String>) {
-        self.found.push(Diagnostic::new(Code::WrongValue, place, message));
+        self.found.push(SourceDiagnostic::new(Code::WrongValue, place, message));
     }
 
     fn expected<T>(&mut self, what: &str, found: &Tree) -> Option<T> {
@@ -186,10 +197,10 @@ impl Reader {
         let message = format!("unknown key `{key}` in {of}");
         let foreign = FOREIGN.iter().find(|(theirs, ours)| *theirs == key && keys.contains(ours));
         let close = foreign.map(|(_, ours)| *ours).or_else(|| nearest(key, keys.iter().copied()));
-        let diagnostic = Diagnostic::new(Code::UnknownKey, place, message);
+        let diagnostic = SourceDiagnostic::new(Code::UnknownKey, place, message);
         self.found.push(match close {
             Some(close) => diagnostic.suggest(Some(close)),
-            None => diagnostic.remedy(format!("there are {}", keys.join(", "))),
+            None => diagnostic.hint(format!("there are {}", keys.join(", "))),
         });
     }
 
@@ -210,7 +221,7 @@ impl Reader {
             };
             if let Some(other) = seen.insert(name, key.place) {
                 let message = format!("the key `{name}` is twice in {of}");
-                let diagnostic = Diagnostic::new(Code::Twice, key.place, message);
+                let diagnostic = SourceDiagnostic::new(Code::Twice, key.place, message);
                 self.found.push(diagnostic.note(other, "the other one"));
                 continue;
             }
@@ -254,8 +265,8 @@ impl Reader {
         if !has("api") && !has("kind") {
             if !has("hoist") {
                 let message = "it does not say which version of the format it is in";
-                let diagnostic = Diagnostic::new(Code::Missing, tree.place, message);
-                self.found.push(diagnostic.remedy("begin it with `hoist: 1`"));
+                let diagnostic = SourceDiagnostic::new(Code::Missing, tree.place, message);
+                self.found.push(diagnostic.hint("begin it with `hoist: 1`"));
             }
             self.file(tree, whole);
             return;
@@ -284,7 +295,7 @@ impl Reader {
             self.file(spec, whole);
         } else {
             let message = "a Deployment has a `spec`: the roles and tasks";
-            self.found.push(Diagnostic::new(Code::Missing, tree.place, message));
+            self.found.push(SourceDiagnostic::new(Code::Missing, tree.place, message));
         }
     }
 
@@ -327,8 +338,8 @@ impl Reader {
         let entries = self.any_entries(tree, "`tasks`");
         if entries.len() > MAX_TASKS {
             let message = format!("{} tasks are more than {MAX_TASKS}", entries.len());
-            let diagnostic = Diagnostic::new(Code::TooLarge, tree.place, message);
-            self.found.push(diagnostic.remedy("split it into several files"));
+            let diagnostic = SourceDiagnostic::new(Code::TooLarge, tree.place, message);
+            self.found.push(diagnostic.hint("split it into several files"));
             return;
         }
         for (name, at, value) in entries {
@@ -362,15 +373,16 @@ impl Reader {
         for (key, _, value) in self.entries(tree, &ROLE_KEYS, &of) {
             match key {
                 "nodes" => role.nodes = self.selector(value),
+                "allow_empty" => role.allow_empty = self.bool(value),
                 "first" => role.first = self.text(value),
                 "tolerate" => role.tolerate = self.amount(value),
                 "window" => role.window = self.week(value),
                 "on_failure" => {
-                    let words = [("leave", Fallen::Leave), ("undo", Fallen::Undo)];
+                    let words = [("leave", FailurePolicy::Leave), ("undo", FailurePolicy::Undo)];
                     role.on_failure = self.choice(value, &words);
                 }
                 "when_tripped" => {
-                    let words = [("stop", Tripped::Stop), ("continue", Tripped::Continue)];
+                    let words = [("stop", TripPolicy::Stop), ("continue", TripPolicy::Continue)];
                     role.when_tripped = self.choice(value, &words);
                 }
                 "patch" => role.patch = self.bool(value).is_some_and(|patch| patch.value),
@@ -505,7 +517,7 @@ impl Reader {
 
     fn bytes(&mut self, tree: &Tree) -> Option<u64> {
         let Some(text) = tree.text() else { return self.expected("a size such as `2G`", tree) };
-        units::bytes(text).map_err(|message| self.wrong(tree.place, message)).ok()
+        units::bytes(text).map_err(|error| self.wrong(tree.place, error.to_string())).ok()
     }
 
     fn text(&mut self, tree: &Tree) -> Option<At<String>> {
@@ -554,7 +566,7 @@ impl Reader {
     fn not_among<T>(&mut self, tree: &Tree, words: &[&str]) -> Option<T> {
         let found = tree.text().map_or_else(|| tree.kind().to_owned(), |text| format!("`{text}`"));
         let message = format!("expected {}, found {found}", words.join(" or "));
-        let diagnostic = Diagnostic::new(Code::WrongValue, tree.place, message);
+        let diagnostic = SourceDiagnostic::new(Code::WrongValue, tree.place, message);
         let close = tree.text().and_then(|text| nearest(text, words.iter().copied()));
         self.found.push(diagnostic.suggest(close));
         None
@@ -564,8 +576,8 @@ impl Reader {
         let Some(text) = tree.text() else { return self.expected("a time such as `30s`", tree) };
         match units::duration(text) {
             Ok(time) => Some(At::new(time, tree.place)),
-            Err(message) => {
-                self.wrong(tree.place, message);
+            Err(error) => {
+                self.wrong(tree.place, error.to_string());
                 None
             }
         }
@@ -596,8 +608,8 @@ impl Reader {
         };
         match units::week(&text) {
             Ok(week) => Some(At::new(week, tree.place)),
-            Err(message) => {
-                self.wrong(tree.place, message);
+            Err(error) => {
+                self.wrong(tree.place, error.to_string());
                 None
             }
         }
@@ -617,7 +629,7 @@ impl Reader {
                 };
                 let place = Place { column: tree.place.column + offset, ..tree.place };
                 let message = format!("the selector `{text}` cannot be understood: {message}");
-                self.found.push(Diagnostic::new(Code::BadTarget, place, message));
+                self.found.push(SourceDiagnostic::new(Code::BadTarget, place, message));
                 None
             }
         }
@@ -672,7 +684,8 @@ impl Reader {
         if !matches!(tree.data, Data::Map(_)) {
             return self.expected("the name of a task", tree);
         }
-        let (mut to, mut is_optional) = (None, false);
+        let mut to = None;
+        let mut is_optional = false;
         for (key, _, value) in self.entries(tree, &["task", "optional"], "a reference") {
             match key {
                 "task" => to = self.text(value),
@@ -686,7 +699,7 @@ impl Reader {
     fn needed(&mut self, to: Option<At<String>>, place: Place) -> Option<String> {
         if to.is_none() {
             let message = "`task` is missing";
-            self.found.push(Diagnostic::new(Code::Missing, place, message));
+            self.found.push(SourceDiagnostic::new(Code::Missing, place, message));
         }
         to.map(|to| to.value)
     }
@@ -700,7 +713,7 @@ impl Reader {
         let place = tree.place;
         let mut need = Need {
             to: pattern(""),
-            on: Whose::All,
+            on: NeedScope::All,
             only: None,
             want: Want::All,
             is_optional: false,
@@ -717,8 +730,8 @@ impl Reader {
         for (key, _, value) in self.entries(tree, &NEED_KEYS, "a need") {
             match key {
                 "task" => to = self.text(value),
-                "on" if value.text() == Some("self") => need.on = Whose::Own,
-                "on" => need.on = Whose::Nodes(self.selector(value)?),
+                "on" if value.text() == Some("self") => need.on = NeedScope::Own,
+                "on" => need.on = NeedScope::Nodes(self.selector(value)?),
                 "only" => need.only = Some(self.selector(value)?),
                 "want" => match value.text().and_then(units::want) {
                     Some(want) => need.want = want,

@@ -1,21 +1,22 @@
-//! Which part of a plan is done: what an operator names, and what follows from it.
+//! The selected part of a plan: the tasks that an operator names, and their dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_model::nearest;
 use hoist_model::selector::Selector;
 
-use crate::bind::{End, Graph, Instance, Is, Matcher, number};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::bind::{End, Graph, Instance, Matcher, VertexKind, number};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
 use crate::spec::{At, Pattern, Place, Want};
 use crate::target::Targets;
 
-/// What an operator asks for. Nothing at all is everything.
+/// The selection of an operator. An empty selection selects everything.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// `id`, glob, `/regex/`, `id@node`, `@barrier` (what it waits for), `failed`, `blocked`; `+t`
-    /// with everything before it, `t+` with everything after it, `a..b` with what is between.
+    /// `id`, glob, `/regex/`, `id@node`, `@barrier` (the dependencies of a barrier), `failed`,
+    /// `blocked`; `+t` with all predecessors, `t+` with all successors, `a..b` with everything
+    /// between.
     pub tasks: Vec<String>,
     pub on: Option<Selector>,
     pub from: Vec<String>,
@@ -23,9 +24,9 @@ pub struct Selection {
     pub skip: Vec<String>,
     /// Of these, only what ended like this in the last run.
     pub only: Option<Only>,
-    /// What is unchanged is done again.
+    /// Unchanged instances run again.
     pub repeat: bool,
-    /// What is unchanged is done again where it is for one of these events.
+    /// Unchanged instances that subscribe to one of these events run again.
     pub events: Vec<String>,
 }
 
@@ -56,26 +57,26 @@ impl Only {
 }
 
 impl std::str::FromStr for Only {
-    type Err = Diagnostic;
+    type Err = SourceDiagnostic;
 
-    fn from_str(word: &str) -> Result<Self, Diagnostic> {
+    fn from_str(word: &str) -> Result<Self, SourceDiagnostic> {
         match word {
             "failed" => Ok(Self::Failed),
             "blocked" => Ok(Self::Blocked),
             _ => {
                 let message = format!("`{word}` is no end of a step that can be selected");
-                let diagnostic = Diagnostic::without_place(Code::NothingSelected, message);
-                Err(diagnostic.remedy("say `failed` or `blocked`"))
+                let diagnostic = SourceDiagnostic::without_place(Code::NothingSelected, message);
+                Err(diagnostic.hint("say `failed` or `blocked`"))
             }
         }
     }
 }
 
 /// What became of instances in the last run, by `task@node`.
-pub type Past = BTreeMap<String, Was>;
+pub type History = BTreeMap<String, HistoryEntry>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Was {
+pub struct HistoryEntry {
     pub state: Outcome,
     pub fingerprint: Option<String>,
 }
@@ -89,8 +90,8 @@ pub enum Outcome {
     Open,
 }
 
-/// What was chosen.
-pub(crate) struct Chosen {
+/// The selected vertices.
+pub(crate) struct SelectedVertices {
     /// For each vertex; barriers and joins are never left out.
     pub(crate) is_chosen: Vec<bool>,
     /// Instances that chosen ones wait for, that are not chosen and were not done before.
@@ -101,7 +102,7 @@ pub(crate) struct Chooser<'a> {
     pub(crate) book: &'a Book,
     pub(crate) targets: &'a Targets,
     pub(crate) graph: &'a Graph,
-    pub(crate) past: &'a Past,
+    pub(crate) past: &'a History,
 }
 
 impl Chooser<'_> {
@@ -109,8 +110,8 @@ impl Chooser<'_> {
     pub(crate) fn choose(
         &self,
         selection: &Selection,
-        found: &mut Vec<Diagnostic>,
-    ) -> Option<Chosen> {
+        found: &mut Vec<SourceDiagnostic>,
+    ) -> Option<SelectedVertices> {
         self.look_at_events(selection, found);
         if selection.is_everything() {
             return None;
@@ -149,33 +150,80 @@ impl Chooser<'_> {
         }
         let instances = self.graph.instances();
         if found.len() == before && !instances.clone().any(|at| chosen[at as usize]) {
-            let message = "nothing is selected, so nothing would be done";
-            let remedy = match selection.only {
-                None => "`hoist deploy plan` lists every task and its nodes",
-                Some(Only::Failed) => "of this, nothing failed in the last run of the same files",
-                Some(Only::Blocked) => {
-                    "of this, nothing was blocked in the last run of the same files"
-                }
-            };
-            let diagnostic = Diagnostic::without_place(Code::NothingSelected, message);
-            found.push(diagnostic.remedy(remedy));
+            found.push(self.nothing_selected(&matcher, selection));
         }
         let prerequisites = self.prerequisites(&chosen);
         for at in (0..number(chosen.len())).filter(|at| !instances.contains(at)) {
             chosen[at as usize] = true;
         }
-        Some(Chosen { is_chosen: chosen, prerequisites })
+        Some(SelectedVertices { is_chosen: chosen, prerequisites })
+    }
+
+    /// Why the selection is empty.
+    fn nothing_selected(&self, matcher: &Matcher<'_>, selection: &Selection) -> SourceDiagnostic {
+        let mut ranges = Vec::new();
+        if !selection.from.is_empty() && !selection.to.is_empty() {
+            ranges.push((selection.from.clone(), selection.to.clone()));
+        }
+        for term in selection.tasks.iter().flat_map(|terms| listed(terms)) {
+            let range = term.split_once("..").filter(|_| !term.starts_with('/'));
+            ranges.extend(range.map(|(from, to)| (vec![from.to_owned()], vec![to.to_owned()])));
+        }
+        let reason = ranges.iter().find_map(|(from, to)| self.empty_range(matcher, from, to));
+        let message = match &reason {
+            Some(reason) => format!("nothing is selected, so nothing would be done: {reason}"),
+            None => "nothing is selected, so nothing would be done".to_owned(),
+        };
+        let remedy = match selection.only {
+            _ if reason.is_some() => "`hoist deploy graph` shows what follows what",
+            None => "`hoist deploy plan` lists every task and its nodes",
+            Some(Only::Failed) => "of this, nothing failed in the last run of the same files",
+            Some(Only::Blocked) => "of this, nothing was blocked in the last run of the same files",
+        };
+        SourceDiagnostic::without_place(Code::NothingSelected, message).hint(remedy)
+    }
+
+    /// Why nothing is between the one and the other, if nothing is.
+    fn empty_range(&self, matcher: &Matcher<'_>, from: &[String], to: &[String]) -> Option<String> {
+        let named = |terms: &[String]| {
+            let mut all = self.nothing();
+            for term in terms {
+                union(&mut all, &self.named(matcher, term, &mut Vec::new()));
+            }
+            all
+        };
+        let ends = [named(from), named(to)];
+        let [from, to] = [from, to].map(|terms| terms.join(", "));
+        let is_empty = |set: &[bool]| !set.iter().any(|is| *is);
+        for (end, name) in ends.iter().zip([&from, &to]) {
+            if is_empty(end) {
+                return Some(format!("`{name}` is on no node of this run"));
+            }
+        }
+        let meets = |from: &[bool], to: &[bool]| {
+            let mut between = self.reach(from, true);
+            intersect(&mut between, &self.reach(to, false));
+            !is_empty(&between)
+        };
+        if meets(&ends[0], &ends[1]) {
+            return None;
+        }
+        Some(if meets(&ends[1], &ends[0]) {
+            format!("`{from}` comes after `{to}`; exchange them")
+        } else {
+            format!("`{to}` does not follow `{from}`")
+        })
     }
 
     /// An event that nothing is done for is a slip.
-    fn look_at_events(&self, selection: &Selection, found: &mut Vec<Diagnostic>) {
+    fn look_at_events(&self, selection: &Selection, found: &mut Vec<SourceDiagnostic>) {
         let lists = self.book.tasks.iter().filter_map(|task| task.events.as_ref());
         let known: BTreeSet<&str> =
             lists.flat_map(|list| &list.value).map(String::as_str).collect();
         for event in selection.events.iter().filter(|event| !known.contains(event.as_str())) {
             let message = format!("no task is for the event `{event}`");
             let close = nearest(event, known.iter().copied());
-            let diagnostic = Diagnostic::without_place(Code::NothingSelected, message);
+            let diagnostic = SourceDiagnostic::without_place(Code::NothingSelected, message);
             found.push(diagnostic.suggest(close));
         }
     }
@@ -188,21 +236,26 @@ impl Chooser<'_> {
         vec![true; self.graph.after.len()]
     }
 
-    fn keep_nodes(&self, chosen: &mut [bool], on: &Selector, found: &mut Vec<Diagnostic>) {
+    fn keep_nodes(&self, chosen: &mut [bool], on: &Selector, found: &mut Vec<SourceDiagnostic>) {
         let mut unknown = Vec::new();
         let nodes = self.targets.resolve(&At::new(on.clone(), Place::default()), &mut unknown);
         // It was typed, not written into a file.
-        found.extend(unknown.into_iter().map(|one| Diagnostic { place: None, ..one }));
+        found.extend(unknown.into_iter().map(|one| SourceDiagnostic { place: None, ..one }));
         let nodes = nodes.unwrap_or_default();
         for at in self.graph.instances() {
-            if let Is::Instance(instance) = self.graph.is(at) {
+            if let VertexKind::Instance(instance) = self.graph.is(at) {
                 chosen[at as usize] &= nodes.binary_search(&instance.node).is_ok();
             }
         }
     }
 
     /// `+t`, `t+`, `a..b`, or a name.
-    fn term(&self, matcher: &Matcher<'_>, term: &str, found: &mut Vec<Diagnostic>) -> Vec<bool> {
+    fn term(
+        &self,
+        matcher: &Matcher<'_>,
+        term: &str,
+        found: &mut Vec<SourceDiagnostic>,
+    ) -> Vec<bool> {
         let is_regex = term.trim_matches('+').starts_with('/');
         if let (Some((from, to)), false) = (term.split_once(".."), is_regex) {
             let mut between = self.reach(&self.named(matcher, from, found), true);
@@ -228,7 +281,12 @@ impl Chooser<'_> {
         chosen
     }
 
-    fn named(&self, matcher: &Matcher<'_>, name: &str, found: &mut Vec<Diagnostic>) -> Vec<bool> {
+    fn named(
+        &self,
+        matcher: &Matcher<'_>,
+        name: &str,
+        found: &mut Vec<SourceDiagnostic>,
+    ) -> Vec<bool> {
         match name {
             "failed" => return self.was(|was| was == Outcome::Failed),
             "blocked" => return self.was(|was| was == Outcome::Blocked),
@@ -253,7 +311,7 @@ impl Chooser<'_> {
             Ok(ends) => ends,
             Err(reason) => {
                 let message = format!("`{name}` cannot be used: {reason}");
-                found.push(Diagnostic::without_place(Code::WrongValue, message));
+                found.push(SourceDiagnostic::without_place(Code::WrongValue, message));
                 return chosen;
             }
         };
@@ -265,7 +323,7 @@ impl Chooser<'_> {
         });
         if let (Some(None), Some(node)) = (node_at, node) {
             let message = format!("there is no node `{node}` in this run");
-            found.push(Diagnostic::without_place(Code::NothingSelected, message));
+            found.push(SourceDiagnostic::without_place(Code::NothingSelected, message));
         }
         for end in ends {
             match (end, node_at.flatten()) {
@@ -384,10 +442,10 @@ pub(crate) fn pattern(text: &str) -> Pattern {
     }
 }
 
-fn unknown(matcher: &Matcher<'_>, name: &str, what: &str) -> Diagnostic {
+fn unknown(matcher: &Matcher<'_>, name: &str, what: &str) -> SourceDiagnostic {
     let message = format!("there is no {what} `{name}`, so nothing would be done");
     let close = nearest(name, matcher.names());
-    Diagnostic::without_place(Code::NothingSelected, message).suggest(close)
+    SourceDiagnostic::without_place(Code::NothingSelected, message).suggest(close)
 }
 
 fn union(all: &mut [bool], more: &[bool]) {

@@ -14,7 +14,7 @@ use serde_json::Value;
 pub struct Place {
     /// In [`Sources`].
     pub file: u32,
-    /// From 1; 0 where nobody knows.
+    /// From 1; 0 if unknown.
     pub line: u32,
     /// From 1, in characters.
     pub column: u32,
@@ -79,7 +79,7 @@ pub struct TaskFile {
     pub settings: Option<At<Value>>,
     pub limits: Limits,
     /// References that bind to nothing are warnings: the file comes from a product that never
-    /// looked at them.
+    /// validated them.
     pub is_lenient: bool,
 }
 
@@ -102,6 +102,8 @@ pub struct Role {
     pub patch: bool,
     /// By default the nodes whose role, subrole or group has the role's name.
     pub nodes: Option<At<Selector>>,
+    /// A task may name the role although it has no members.
+    pub allow_empty: Option<At<bool>>,
     /// Another name for `first(role)`: the elected member.
     pub first: Option<At<String>>,
     /// Nodes that may fail.
@@ -116,13 +118,13 @@ pub struct Role {
     /// Nodes at once with the same value of a label.
     pub per: Option<At<Vec<(String, u32)>>>,
     pub window: Option<At<Week>>,
-    pub on_failure: Option<At<Fallen>>,
-    pub when_tripped: Option<At<Tripped>>,
+    pub on_failure: Option<At<FailurePolicy>>,
+    pub when_tripped: Option<At<TripPolicy>>,
 }
 
 /// What becomes of the others when more nodes of a role failed than may.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Tripped {
+pub enum TripPolicy {
     /// Nothing new starts at all.
     #[default]
     Stop,
@@ -132,11 +134,11 @@ pub enum Tripped {
 
 /// What becomes of the nodes of a role on which one of its tasks failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Fallen {
+pub enum FailurePolicy {
     /// They stay as they are.
     #[default]
     Leave,
-    /// What the run did there for the role is taken back when it has ended.
+    /// The changes of the run for the role on the node are undone after the run ended.
     Undo,
 }
 
@@ -144,7 +146,7 @@ pub enum Fallen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Amount {
     Count(u32),
-    /// Rounded down, but for limits of what is done at once, which are never rounded to nothing.
+    /// Rounded down, except for concurrency limits, which are never rounded to zero.
     Percent(u32),
     AllBut(u32),
     /// Like [`When::Expression`], with a number as its value.
@@ -181,7 +183,7 @@ pub struct Task {
     /// Of which at most one is held on each node.
     pub locks: Option<At<Vec<String>>>,
     pub timeout: Option<At<Duration>>,
-    /// What the programs of one attempt may use.
+    /// Resource limits of the programs of one attempt.
     pub may_use: Option<At<MayUse>>,
     pub retries: Option<At<u32>>,
     /// More attempts where a check before it does not hold.
@@ -203,7 +205,7 @@ pub struct Task {
     pub window: Option<At<Week>>,
     /// The directory of its commands that do not say another.
     pub cwd: Option<At<String>>,
-    /// What a person should know of it.
+    /// A description for people.
     pub about: Option<At<String>>,
 }
 
@@ -229,7 +231,7 @@ pub enum PassesWith {
     AnyResult,
 }
 
-/// Tasks or barriers by name, on the node of whoever refers to them.
+/// Tasks or barriers by name, on the node of the referring task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     pub to: Pattern,
@@ -242,7 +244,7 @@ pub struct Reference {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Need {
     pub to: Pattern,
-    pub on: Whose,
+    pub on: NeedScope,
     /// The nodes of the task itself that have this need; by default all of them.
     pub only: Option<At<Selector>>,
     pub want: Want,
@@ -252,7 +254,7 @@ pub struct Need {
 
 /// Whose instances are meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whose {
+pub enum NeedScope {
     /// Those of all nodes; or the barrier.
     All,
     /// Those of the same node.
@@ -261,7 +263,7 @@ pub enum Whose {
     Nodes(At<Selector>),
 }
 
-/// How many of them have to come to a good end.
+/// How many of them must succeed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Want {
@@ -307,7 +309,7 @@ impl std::fmt::Display for Pattern {
     }
 }
 
-/// What is done: one action, or several one after another in one attempt.
+/// The actions of a task: one, or several in sequence in one attempt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Run {
     pub uses: Vec<Use>,
@@ -331,15 +333,15 @@ pub struct Use {
     pub place: Place,
 }
 
-/// Something that is looked at and not changed.
+/// A probe that changes nothing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Check {
     pub by: Use,
-    /// What it means that it holds.
+    /// The title of the check: the state that it asserts.
     pub says: Option<String>,
     /// It may take so long until it holds.
     pub within: Option<Duration>,
-    /// It is looked at so often.
+    /// The interval between probes.
     pub every: Option<Duration>,
 }
 
@@ -349,6 +351,6 @@ pub enum When {
     Constant(bool),
     /// Over `settings` and `node`.
     Expression(String),
-    /// A condition of another language that nobody translated; a person has to decide.
+    /// A condition in another language without a translation; an operator must decide.
     Unknown(String),
 }

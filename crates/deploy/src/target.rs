@@ -7,10 +7,10 @@ use std::sync::Arc;
 use hoist_model::nearest;
 use hoist_model::node::Lifecycle;
 use hoist_model::selector::{BindError, Bound, Selector, Subject, Vocabulary};
-use hoist_model::{GroupKey, Name, NodeId, NodeSpec};
+use hoist_model::{GroupKey, GroupName, Name, NodeId, NodeSpec};
 use regex::Regex;
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
 use crate::spec::{At, Role};
 
@@ -21,9 +21,11 @@ pub struct Node {
     pub name: Name,
     pub spec: NodeSpec,
     pub lifecycle: Lifecycle,
+    /// Identifies the installed system: it changes when the node is renewed or provisioned again.
+    pub system: String,
 }
 
-/// What a plan is made for.
+/// The site that a plan is made for.
 #[derive(Debug, Clone, Default)]
 pub struct Site {
     pub nodes: Vec<Node>,
@@ -36,7 +38,7 @@ pub struct Site {
 /// Nodes by their place in the frozen order, ascending.
 pub(crate) type NodeSet = Arc<[u32]>;
 
-/// The frozen nodes and what the names in selectors mean among them.
+/// The frozen nodes, and the meaning of names in selectors among them.
 #[derive(Debug)]
 pub(crate) struct Targets {
     /// By nid, then name.
@@ -56,7 +58,7 @@ pub(crate) struct RoleSet {
 }
 
 impl Targets {
-    pub(crate) fn new(book: &Book, site: &Site, found: &mut Vec<Diagnostic>) -> Self {
+    pub(crate) fn new(book: &Book, site: &Site, found: &mut Vec<SourceDiagnostic>) -> Self {
         let mut nodes = site.nodes.clone();
         nodes.sort_by(|a, b| order(a).cmp(&order(b)));
         let count = u32::try_from(nodes.len()).expect("sites are bounded");
@@ -81,7 +83,8 @@ impl Targets {
                     let At { value, place } = &role.name;
                     let message = format!("the nodes of role `{value}` are those of itself");
                     let remedy = "say which they are in other words";
-                    found.push(Diagnostic::new(Code::BadTarget, *place, message).remedy(remedy));
+                    found
+                        .push(SourceDiagnostic::new(Code::BadTarget, *place, message).hint(remedy));
                 }
                 break;
             }
@@ -93,7 +96,7 @@ impl Targets {
         targets
     }
 
-    fn add(&mut self, role: &Role, site: &Site, found: &mut Vec<Diagnostic>) {
+    fn add(&mut self, role: &Role, site: &Site, found: &mut Vec<SourceDiagnostic>) {
         let name = &role.name.value;
         let nodes = match &role.nodes {
             Some(nodes) => self.resolve(nodes, found).unwrap_or_default(),
@@ -115,20 +118,20 @@ impl Targets {
             let set = RoleSet { nodes, ids: Arc::new(ids), first };
             if self.roles.insert(alias.value.clone(), set).is_some() {
                 let message = format!("`{}` is a role already", alias.value);
-                found.push(Diagnostic::new(Code::Twice, alias.place, message));
+                found.push(SourceDiagnostic::new(Code::Twice, alias.place, message));
             }
         }
         let set = RoleSet { nodes, ids: Arc::new(ids), first };
         if self.roles.insert(name.clone(), set).is_some() {
             let message = format!("`{name}` is the first member of another role already");
-            found.push(Diagnostic::new(Code::Twice, role.name.place, message));
+            found.push(SourceDiagnostic::new(Code::Twice, role.name.place, message));
         }
     }
 
     /// Nodes whose role, subrole or group has the name.
     fn called(&self, name: &str) -> NodeSet {
-        let grouped = name.parse::<Name>().ok().and_then(|_| {
-            let selector: Selector = format!("group:{name}").parse().ok()?;
+        let grouped = name.parse::<GroupName>().ok().and_then(|group| {
+            let selector: Selector = format!("group:{group}").parse().ok()?;
             selector.bind(self).ok()
         });
         self.filter(|subject| {
@@ -142,11 +145,11 @@ impl Targets {
         (0..).zip(&self.nodes).filter(|(_, node)| keep(&subject(node))).map(|(at, _)| at).collect()
     }
 
-    /// The nodes of a selector; `None` if it means nothing, which is told.
+    /// The nodes of a selector; `None` with a diagnostic if the selector is invalid.
     pub(crate) fn resolve(
         &self,
         selector: &At<Selector>,
-        found: &mut Vec<Diagnostic>,
+        found: &mut Vec<SourceDiagnostic>,
     ) -> Option<NodeSet> {
         if selector.value.is_everything() {
             return Some(Arc::clone(&self.everyone));
@@ -160,17 +163,17 @@ impl Targets {
         }
     }
 
-    fn unbound(&self, selector: &At<Selector>, error: &BindError) -> Diagnostic {
+    fn unbound(&self, selector: &At<Selector>, error: &BindError) -> SourceDiagnostic {
         let BindError::UnknownWord { word, .. } = error else {
-            return Diagnostic::new(Code::BadTarget, selector.place, error.to_string());
+            return SourceDiagnostic::new(Code::BadTarget, selector.place, error.to_string());
         };
         let message = format!("no role or group is called `{word}`");
         let words = self.words();
-        let found = Diagnostic::new(Code::BadTarget, selector.place, message);
+        let found = SourceDiagnostic::new(Code::BadTarget, selector.place, message);
         match nearest(word, words.iter().map(String::as_str)) {
             Some(close) => found.suggest(Some(close)),
             None => {
-                found.remedy(format!("declare it under `roles:`, or name a node as `node:{word}`"))
+                found.hint(format!("declare it under `roles:`, or name a node as `node:{word}`"))
             }
         }
     }

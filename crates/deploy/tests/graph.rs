@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use hoist_deploy::graph::{DrawError, Drawing, MAX_DRAWN, Shape, View};
-use hoist_engine::plan::{Call, Cohort, Draft, Kind, Rule, Step, StepId, Vertex};
+use hoist_engine::plan::{Call, Draft, FailureDomain, Kind, Rule, Step, StepId, Vertex};
 use hoist_engine::record::FailureKind;
-use hoist_engine::run::{Ended, State};
+use hoist_engine::run::{State, StepEnd};
 
 fn step(draft: &mut Draft, task: &str, node: u32, after: &[u32]) -> u32 {
     let name = format!("{task}@{}", draft.subjects[node as usize]);
     let call = Call { action: "shell".to_owned(), ..Call::default() };
-    let step = Step { call, subject: Some(node), cohort: Some(0), ..Step::default() };
+    let step = Step { call, subject: Some(node), failure_domain: Some(0), ..Step::default() };
     push(draft, name, after, Kind::Step(Box::new(step)))
 }
 
@@ -24,7 +24,11 @@ fn push(draft: &mut Draft, name: String, after: &[u32], kind: Kind) -> u32 {
 fn plan(nodes: u32) -> Draft {
     let mut draft = Draft {
         subjects: (0..nodes).map(|at| format!("n{at}")).collect(),
-        cohorts: vec![Cohort { name: "web".to_owned(), tolerate: 0, ..Cohort::default() }],
+        failure_domains: vec![FailureDomain {
+            name: "web".to_owned(),
+            tolerate: 0,
+            ..FailureDomain::default()
+        }],
         ..Draft::default()
     };
     let barrier = push(&mut draft, "deployed".to_owned(), &[], Kind::Join(Rule::AnyEnd));
@@ -49,7 +53,7 @@ fn edges(drawing: &Drawing) -> BTreeSet<(&str, &str)> {
 }
 
 #[test]
-fn each_task_is_one_vertex_in_the_cluster_of_its_role() {
+fn task_is_one_vertex_in_the_cluster_of_its_role() {
     let drawing = Drawing::of(&plan(50), None, &View::default()).expect("a picture");
     assert_eq!(names(&drawing), ["deployed", "install", "start", "check"]);
     let wanted = [("install", "start"), ("start", "check"), ("check", "deployed")];
@@ -59,7 +63,7 @@ fn each_task_is_one_vertex_in_the_cluster_of_its_role() {
 }
 
 #[test]
-fn a_join_of_several_tasks_is_seen() {
+fn join_of_several_tasks_is_drawn() {
     let mut draft = plan(2);
     let join = draft.vertices.iter().position(|vertex| vertex.name == "all of start");
     let install = StepId(1);
@@ -83,7 +87,7 @@ fn edges_that_follow_from_others_are_left_out_and_counted() {
 }
 
 #[test]
-fn instances_of_one_node_are_a_small_picture() {
+fn instances_of_one_node_are_a_small_drawing() {
     let on = Some(BTreeSet::from(["n1".to_owned()]));
     let view = View { instances: true, on, ..View::default() };
     let drawing = Drawing::of(&plan(50), None, &view).expect("a picture");
@@ -91,7 +95,7 @@ fn instances_of_one_node_are_a_small_picture() {
 }
 
 #[test]
-fn what_is_near_a_task_is_a_small_picture() {
+fn neighbourhood_of_a_task_is_a_small_drawing() {
     let near = |depth: usize| {
         let view = View { around: Some("install".to_owned()), depth, ..View::default() };
         Drawing::of(&plan(5), None, &view).map(|drawing| drawing.dots.len())
@@ -102,7 +106,7 @@ fn what_is_near_a_task_is_a_small_picture() {
 }
 
 #[test]
-fn a_task_that_is_not_there_is_told_with_what_may_have_been_meant() {
+fn unknown_task_is_reported_with_a_suggestion() {
     let view = View { around: Some("instal".to_owned()), ..View::default() };
     let error = Drawing::of(&plan(1), None, &view).expect_err("no such task");
     assert_eq!(
@@ -112,7 +116,7 @@ fn a_task_that_is_not_there_is_told_with_what_may_have_been_meant() {
 }
 
 #[test]
-fn more_than_can_be_looked_at_is_refused_with_what_to_do() {
+fn oversized_drawing_is_refused_with_a_remedy() {
     let half = u32::try_from(MAX_DRAWN / 2).expect("few");
     let view = View { instances: true, ..View::default() };
     // Two steps a node, one more on the first, the barrier and the join.
@@ -126,18 +130,18 @@ fn more_than_can_be_looked_at_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn nothing_to_see_is_an_error() {
+fn empty_drawing_is_an_error() {
     let view = View { on: Some(BTreeSet::from(["n9".to_owned()])), ..View::default() };
     assert_eq!(Drawing::of(&plan(3), None, &view), Err(DrawError::Nothing));
 }
 
 #[test]
-fn a_run_is_seen_with_its_failures_first() {
+fn run_is_drawn_with_its_failures_first() {
     let draft = plan(4);
     let state = |id: StepId| match draft.vertices[id.0 as usize].name.as_str() {
-        "start@n2" => State::Ended(Ended::Failed(FailureKind::Exit)),
-        "check@n0" | "deployed" | "all of start" => State::Ended(Ended::Blocked),
-        _ => State::Ended(Ended::Ok),
+        "start@n2" => State::Ended(StepEnd::Failed(FailureKind::Exit)),
+        "check@n0" | "deployed" | "all of start" => State::Ended(StepEnd::Blocked),
+        _ => State::Ended(StepEnd::Ok),
     };
     let drawing = Drawing::of(&draft, Some(&state), &View::default()).expect("a picture");
     let svg = drawing.svg();
@@ -148,9 +152,10 @@ fn a_run_is_seen_with_its_failures_first() {
 }
 
 #[test]
-fn circles_among_tasks_that_are_none_among_instances_are_drawn() {
+fn task_cycle_without_an_instance_cycle_is_drawn() {
     let mut draft = plan(2);
-    let (install, start) = (StepId(1), 4);
+    let install = StepId(1);
+    let start = 4;
     // `install` on the second node waits for `start` on the first.
     draft.vertices[3].after.push(StepId(2));
     assert_eq!(draft.vertices[start].after, [StepId(3)]);
@@ -164,10 +169,10 @@ fn circles_among_tasks_that_are_none_among_instances_are_drawn() {
 const HOSTILE: &str = "<script>\"x\"</script> & ]]> \\\" \n --> end; `#quot;` ]]\u{7}\u{1b}";
 
 #[test]
-fn names_cannot_break_out_of_a_picture() {
+fn names_cannot_break_out_of_a_drawing() {
     let mut draft = plan(1);
     draft.subjects[0] = HOSTILE.to_owned();
-    draft.cohorts[0].name = HOSTILE.to_owned();
+    draft.failure_domains[0].name = HOSTILE.to_owned();
     for at in [1, 2] {
         draft.vertices[at].name = format!("{HOSTILE}{at}@{HOSTILE}");
     }

@@ -1,21 +1,24 @@
-//! Actions: the smallest changes, and what whoever runs them has to offer.
+//! The interface of actions, the smallest changes, and the services that an executor offers to them
+//! ([`Ctx`]).
 //!
-//! An action works in a thread of its own and may block. What it needs of the world beyond the
-//! [`Ctx`] (a disk, an etcd) is part of its own value, so that nothing here knows of it.
+//! An action runs in a thread of its own and may block. Anything else that it needs (a disk, an
+//! etcd client) is a field of the action, so the engine does not know of it. Implementations of
+//! actions do not belong here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use hoist_diagnostic::Diagnostic;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::execute::Programs;
-use crate::plan::{Made, Step};
+use crate::plan::{AppliedAttempt, Step};
+use crate::program::Programs;
 use crate::record::FailureKind;
 
-/// What a person or another program may know of an action before it is used.
+/// Describes an action to people and programs before it is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     pub name: String,
@@ -23,37 +26,37 @@ pub struct Description {
     /// One line.
     #[serde(default)]
     pub about: String,
-    /// Sections of the shared document that it is shown.
+    /// Sections of the shared document that the action reads.
     #[serde(default)]
     pub reads: Vec<String>,
-    /// Sections that it fills.
+    /// Sections that the action fills.
     #[serde(default)]
     pub writes: Vec<String>,
-    /// Sections that it may ask for entries in, see [`Contribution`].
+    /// Sections that the action may add entries to, see [`Contribution`].
     #[serde(default)]
     pub contributes: Vec<String>,
-    /// Programs that it calls.
+    /// Programs that the action calls.
     #[serde(default)]
     pub tools: Vec<String>,
     #[serde(default)]
     pub can: BTreeSet<Ability>,
-    /// It is not run when its step is verified already.
+    /// The action is skipped if its step is verified already.
     #[serde(default)]
     pub skip_when_verified: bool,
-    /// It may reach the network.
+    /// The action may use the network.
     #[serde(default)]
     pub network: bool,
 }
 
-/// What not every action can.
+/// Optional abilities of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ability {
-    /// Tell whether its own step is done.
+    /// Verify whether its own step is done.
     Verify,
-    /// Be a check: tell whether something holds, and change nothing.
+    /// Serve as a check: test a condition without changing anything.
     Check,
-    /// Take back what it did.
+    /// Undo its change.
     Undo,
 }
 
@@ -67,13 +70,13 @@ impl Ability {
     }
 }
 
-/// The document that actions share: sections by name.
+/// The document that planners share: sections by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Document(pub BTreeMap<String, Value>);
 
 impl Document {
-    /// The sections that this action has to do with, and no others.
+    /// Only the sections that the description declares.
     #[must_use]
     pub fn shown_to(&self, description: &Description) -> Self {
         let declared = description.reads.iter().chain(&description.writes);
@@ -82,56 +85,73 @@ impl Document {
     }
 }
 
-/// Something an action needs that is another action's to make.
+/// An entry that one planner needs in the section of another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contribution {
-    /// The section that it becomes an entry of.
+    /// The section that gets the entry.
     pub section: String,
-    /// The entry. The same from two actions is a conflict, unless the values are equal.
+    /// The id of the entry. Two different values for one id are a conflict.
     pub id: String,
     pub value: Value,
 }
 
-/// What is wrong with an input, where, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Diagnostic {
-    /// Path in the input; empty for all of it.
-    #[serde(default)]
-    pub at: String,
-    pub message: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-}
-
-/// What came of an action that is done.
+/// The result of a successful apply.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Done {
+pub struct ApplyOutcome {
     pub changed: bool,
-    /// What [`Action::undo`] needs to know.
+    /// Data for [`Action::undo`].
     pub receipt: Value,
 }
 
-/// Whether something holds.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Holds,
-    DoesNot { reason: String },
+    Fails(Observation),
 }
 
-/// How taking back ended, if it did not fail.
+impl Verdict {
+    /// The condition does not hold; `output` is the evidence.
+    pub fn fails(output: impl Into<String>) -> Self {
+        Self::Fails(Observation { output: output.into(), exit_code: None })
+    }
+}
+
+/// The observation of a check whose condition does not hold. An observation never repeats the
+/// assertion.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Observation {
+    pub output: String,
+    /// Exit code of the program that checked, if a program did and exited.
+    pub exit_code: Option<i32>,
+}
+
+impl From<Failure> for Observation {
+    fn from(failure: Failure) -> Self {
+        Self { output: failure.reason, exit_code: None }
+    }
+}
+
+impl From<String> for Observation {
+    fn from(output: String) -> Self {
+        Self { output, exit_code: None }
+    }
+}
+
+/// The result of an undo that did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Undone {
+pub enum UndoOutcome {
     Undone,
     NotPossible { reason: String },
 }
 
-/// Why an action did not do what it should.
+/// Why an action failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Failure {
     pub kind: FailureKind,
-    /// In its first line, what a person needs; the breaker compares it.
+    /// The first line must be enough for a person; the breaker compares it.
     pub reason: String,
 }
 
@@ -139,137 +159,146 @@ pub struct Failure {
 pub trait Action: Send + Sync {
     fn describe(&self) -> Description;
 
-    /// What it needs of others. Pure.
-    fn contribute(&self, _: &Document, _facts: &Value) -> Result<Vec<Contribution>, Failure> {
-        Ok(Vec::new())
-    }
-
-    /// All that is wrong with an input. Pure.
+    /// Every problem of an input. Pure.
     fn validate(&self, input: &Value) -> Vec<Diagnostic>;
 
-    /// The steps that make the world as the document says. Pure.
-    fn plan(&self, _: &Document, _observed: &Value) -> Result<Vec<Step>, Failure> {
-        Ok(Vec::new())
-    }
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure>;
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure>;
-
-    /// Whether the step is done, or, for an action that checks, whether what its input says holds.
+    /// Checks whether the step is done. For a check action: whether the condition of its input
+    /// holds.
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure>;
 
-    /// Whether it changes nothing with an input, however it ends, so that there is never anything to
-    /// take back. Pure.
+    /// Whether the action never changes anything with this input, so that there is never anything
+    /// to undo. Pure.
     fn only_looks(&self, _input: &Value) -> bool {
         false
     }
 
-    /// Whether it takes back what it does with an input. Pure.
+    /// Whether the action can undo its change with this input. Pure.
     fn can_undo(&self, _input: &Value) -> bool {
         self.describe().can.contains(&Ability::Undo)
     }
 
-    /// Takes back what one attempt did. Of an attempt that did not come to its end nobody may know
-    /// what it did: that is not possible then, and not undone.
-    fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        let reason = format!("`{}` takes nothing back", self.describe().name);
-        Ok(Undone::NotPossible { reason })
+    /// Undoes one attempt. If the attempt did not end, its changes may be unknown: the result is
+    /// then [`UndoOutcome::NotPossible`], never `Undone`.
+    fn undo(&self, _: &Step, _: &AppliedAttempt, _: &mut Ctx<'_>) -> Result<UndoOutcome, Failure> {
+        let reason = format!("`{}` has no undo", self.describe().name);
+        Ok(UndoOutcome::NotPossible { reason })
     }
 
-    /// What applying would change, found out without changing anything.
+    /// Finds out which changes `apply` would make, without making them.
     fn predict(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Prediction, Failure> {
         Ok(Prediction::CannotPredict)
     }
 
-    /// Whether all it does is to run programs, each through [`Programs`], one after the other: then it
-    /// can be applied again after a restart to go on where it was.
+    /// Whether the action does nothing but run programs one after the other through [`Programs`].
+    /// Such an action can be applied again after a restart to continue the attempt.
     fn is_programs(&self, _: &Value) -> bool {
         false
     }
 
-    /// The same for a machine that has a POSIX shell and nothing of ours; `None` if there is no such
-    /// thing.
+    /// The action as a script, for a machine that has only a POSIX shell; `None` if there is no
+    /// script.
     fn script(&self, _: &Value, _: Purpose) -> Option<Script> {
         None
     }
 
-    /// [`Action::predict`] for such a machine. Exit code 0 means that nothing would change, and
-    /// [`WOULD_CHANGE`] that it would be what is printed.
+    /// [`Action::predict`] as a script. Exit code 0 means no change; [`WOULD_CHANGE`] means that
+    /// the output is the change.
     fn predict_script(&self, _: &Value) -> Option<Script> {
         None
     }
 }
 
-/// How a script says that there is something to change.
+/// The planning half of an action: it turns a document into steps, before anything runs. Executors
+/// never call it.
+///
+/// Every method is pure, and sees only the sections that the description declares.
+pub trait Planner {
+    fn describe(&self) -> Description;
+
+    /// Entries that it needs in the sections of other planners.
+    fn contribute(&self, _: &Document, _facts: &Value) -> Result<Vec<Contribution>, Failure> {
+        Ok(Vec::new())
+    }
+
+    /// The steps that bring the observed state to the state of the document.
+    fn plan(&self, _: &Document, _observed: &Value) -> Result<Vec<Step>, Failure> {
+        Ok(Vec::new())
+    }
+}
+
+/// Exit code of a predict script that found changes.
 pub const WOULD_CHANGE: i32 = 10;
 
-/// What a step would change.
+/// The predicted changes of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prediction {
-    /// Lines as `diff -u` has them.
+    /// A diff in the format of `diff -u`.
     Diff(String),
     NoChange,
     CannotPredict,
 }
 
-/// What a script is for.
+/// The purpose of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
     Apply,
-    /// Exit code 0 means that it holds.
+    /// Exit code 0 means that the condition holds.
     Verify,
 }
 
-/// A program for `/bin/sh`. Its text is fixed, unless it is what a person wrote; values come in its
-/// environment and in files.
+/// A program for `/bin/sh`. Its text is constant, unless a person wrote it; values come through its
+/// environment and through files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
     pub text: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Secrets by reference; each is a file, whose path is in the variable of this name.
+    /// Secrets by reference. Each becomes a file; the variable of this name has its path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
-    /// Text whose path is in the variable of this name.
+    /// Texts. Each becomes a file; the variable of this name has its path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Exit codes that mean: done, and there was nothing to do.
+    /// Exit codes that mean success without a change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchanged: Vec<i32>,
 }
 
-/// What an action is given beside its step.
+/// The context of one call of an action.
 #[allow(missing_debug_implementations)]
 pub struct Ctx<'a> {
-    /// One attempt of one step of one run; the same again means the same attempt.
+    /// The id of the attempt: one attempt of one step of one run.
     pub attempt: &'a str,
-    /// What the plan calls the step.
+    /// The name of the step in the plan.
     pub task: &'a str,
-    /// What the step acts on; empty if on nothing in particular.
+    /// The subject of the step; empty if it has none.
     pub subject: &'a str,
-    /// Where paths that are not absolute begin.
+    /// The base of relative paths.
     pub directory: &'a std::path::Path,
     pub deadline: Option<Instant>,
     pub cancel: &'a Cancel,
     pub secrets: &'a dyn Secrets,
-    /// Through this programs are found again after a restart.
-    pub programs: &'a Programs,
-    /// Takes what the action says, as it comes.
+    /// Starts programs so that they are found again after a restart.
+    pub programs: &'a dyn Programs,
+    /// Takes the output of the action as it appears.
     pub output: &'a mut dyn Output,
 }
 
 impl Ctx<'_> {
-    /// `None` without a deadline; zero when it has passed.
+    /// `None` without a deadline; zero if the deadline has passed.
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 }
 
-/// Says that a step shall end before it is done, or that nobody waits for it here any more.
+/// Tells an action to end early, or that its caller leaves.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicU8>);
 
@@ -281,7 +310,8 @@ impl Cancel {
         self.0.fetch_or(CANCELLED, Ordering::Relaxed);
     }
 
-    /// Programs run on, for somebody else to wait for. What cannot go on without us ends.
+    /// The caller leaves. Programs go on for a later process to follow; anything that cannot go on
+    /// without this process ends.
     pub fn leave(&self) {
         self.0.fetch_or(LEFT, Ordering::Relaxed);
     }
@@ -295,22 +325,22 @@ impl Cancel {
     }
 }
 
-/// Secrets by reference. They are asked for where they are used, and nowhere else.
+/// Secrets by reference. An action must ask for a secret only where it uses the secret.
 pub trait Secrets: Send + Sync {
     fn get(&self, reference: &str) -> Result<String, Failure>;
 }
 
-/// Where what actions print goes.
+/// The sink for the output of actions.
 pub trait Output: Send {
-    /// A line, without its end.
+    /// A line, without its newline.
     fn line(&mut self, stream: Stream, bytes: &[u8]);
-    /// A part of a line that is too long to be kept together; the rest follows.
+    /// A part of a line that is too long to keep in memory; the rest follows.
     fn part(&mut self, stream: Stream, bytes: &[u8]) {
         self.line(stream, bytes);
     }
     fn progress(&mut self, done: u64, total: Option<u64>);
-    /// A line as it may be quoted elsewhere. Of one that was cut, the end may be a part of something
-    /// that must not be, and is left out.
+    /// A line as it may be quoted elsewhere. The end of a cut line may be the beginning of a
+    /// secret, and is left out.
     fn quoted(&self, line: &[u8], _is_cut: bool) -> Vec<u8> {
         line.to_vec()
     }
@@ -321,7 +351,7 @@ pub trait Output: Send {
 pub enum Stream {
     Out,
     Err,
-    /// What hoist itself says of the step.
+    /// Notes of hoist itself about the step.
     Note,
 }
 
@@ -330,7 +360,7 @@ pub enum Stream {
 pub struct Catalog(BTreeMap<String, Arc<dyn Action>>);
 
 impl Catalog {
-    /// A later one of the same name takes the place of the former, which is returned.
+    /// Adds an action. An action of the same name is replaced and returned.
     pub fn add(&mut self, action: Arc<dyn Action>) -> Option<Arc<dyn Action>> {
         self.0.insert(action.describe().name, action)
     }

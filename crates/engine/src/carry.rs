@@ -1,26 +1,26 @@
-//! What an older run has done already, and a new one need not do again.
+//! Finds the steps that a new run takes over from an older one instead of repeating them.
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::plan::{Kind, Made, Plan, StepId};
+use crate::plan::{AppliedAttempt, Kind, Plan, StepId};
 use crate::record::Record;
-use crate::run::{Ended, Run, State};
+use crate::run::{Run, State, StepEnd};
 
-/// Records for the beginning of a run of `new`: a step is carried over if it has the same name and
-/// fingerprint as one that came to a good end in `old`, and nothing before it is done anew, or its
-/// fingerprint covers what that could change. `name` is that of the old run. What was taken back
-/// since, by name, is done anew: [`crate::undo::taken_back`] says what that is.
+/// Records for the beginning of a run of `new`. A step is carried over if a step of the same name
+/// and fingerprint succeeded in `old`, and if no step before it is repeated or its fingerprint
+/// covers their effects. `name` is the name of the old run. Steps in `undone` are repeated; see
+/// [`crate::undo::undone`].
 pub fn carry_over(
     old: &Run,
     name: &str,
     new: &Plan,
-    taken_back: &BTreeSet<String>,
+    undone: &BTreeSet<String>,
     at: u64,
 ) -> Vec<Record> {
-    let mut done = done(old);
-    done.retain(|name, _| !taken_back.contains(*name));
+    let mut done = finished_steps(old);
+    done.retain(|name, _| !undone.contains(*name));
     let mut carried = Vec::new();
-    // Whether something is done anew in a vertex, or behind it through vertices that do nothing.
+    // Whether a vertex is repeated, or follows a repeated step through vertices without an effect.
     let mut is_anew = vec![false; new.len()];
     for id in new.order() {
         let vertex = new.vertex(*id);
@@ -31,8 +31,8 @@ pub fn carry_over(
                     done.get(vertex.name.as_str()).filter(|done| done.fingerprint == fingerprint)
                 });
                 let same = same.filter(|_| !stale || step.knows_inputs);
-                // Without all of its attempts it could not be taken back any more.
-                match same.and_then(|done| Some((done.step, old.made(name, done.step)?))) {
+                // Without all of its attempts the step could not be undone any more.
+                match same.and_then(|done| Some((done.step, old.applied(name, done.step)?))) {
                     Some((from, made)) => {
                         carried.push((*id, from, made));
                         false
@@ -44,26 +44,26 @@ pub fn carry_over(
         };
     }
     carried.sort_unstable_by_key(|(step, ..)| *step);
-    let record = |(step, from, made): (StepId, StepId, Vec<Made>)| {
-        let changed = old.state(from) == State::Ended(Ended::Ok) || !made.is_empty();
+    let record = |(step, from, made): (StepId, StepId, Vec<AppliedAttempt>)| {
+        let changed = old.state(from) == State::Ended(StepEnd::Ok) || !made.is_empty();
         Record::Carried { step, changed, made, at }
     };
     carried.into_iter().map(record).collect()
 }
 
-struct Done<'a> {
+struct FinishedStep<'a> {
     step: StepId,
     fingerprint: &'a str,
 }
 
-/// Steps of a run that came to a good end, by name. What failed and did not matter is not done.
-fn done(run: &Run) -> HashMap<&str, Done<'_>> {
+/// The succeeded steps of a run, by name. Ignored failures are not among them.
+fn finished_steps(run: &Run) -> HashMap<&str, FinishedStep<'_>> {
     let mut done = HashMap::new();
     for step in run.plan().ids() {
         let fingerprint = run.plan().step(step).and_then(|step| step.fingerprint.as_deref());
-        let is_done = matches!(run.state(step), State::Ended(Ended::Ok | Ended::Unchanged));
+        let is_done = matches!(run.state(step), State::Ended(StepEnd::Ok | StepEnd::Unchanged));
         if let Some(fingerprint) = fingerprint.filter(|_| is_done) {
-            done.insert(run.plan().vertex(step).name.as_str(), Done { step, fingerprint });
+            done.insert(run.plan().vertex(step).name.as_str(), FinishedStep { step, fingerprint });
         }
     }
     done

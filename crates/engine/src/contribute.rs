@@ -1,102 +1,89 @@
-//! What actions need of each other, put together before anything is planned.
+//! Merges the needs of planners into one document, before anything is planned.
 //!
-//! Each action that is queued sees its sections and says what it needs in others; that changes what
-//! others see, so all are asked again until nobody wants anything else. The answer does not depend
-//! on the order in which they are asked.
+//! Each planner sees the sections that it declares and contributes entries to others. A
+//! contribution may change the needs of another planner, so all are asked again until the needs are
+//! stable. The result does not depend on the order of the planners.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::action::{Action, Contribution, Description, Document, Failure};
+use crate::action::{Contribution, Description, Document, Failure, Planner};
 
-/// Rounds that may change something. Needs of needs of needs settle in this; what does not goes in
-/// circles.
+/// Largest number of rounds that may change the document. Longer chains of needs are taken for a
+/// cycle.
 pub const MAX_ROUNDS: usize = 4;
 
-/// What one action may ask for.
+/// Largest number of contributions of one planner.
 pub const MAX_CONTRIBUTIONS: usize = 1024;
 
-/// Why the needs of actions do not make one document.
+/// Why the needs of planners do not form one document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContributeError {
-    #[error("action `{action}` cannot say what it needs")]
+    #[error("action `{action}` cannot contribute")]
     Failed { action: String, source: Failure },
     #[error(
-        "action `{action}` asks for `{id}` in section `{section}`, which it does not declare; add \
-         `{section}` to what it contributes"
+        "action `{action}` contributes `{id}` to section `{section}`, which it does not declare; add \
+         `{section}` to its `contributes`"
     )]
     Undeclared { action: String, section: String, id: String },
     #[error(
-        "actions `{first}` and `{second}` ask for different `{id}` in section `{section}`; leave \
-         one of them out, or make their inputs agree"
+        "actions `{first}` and `{second}` contribute different values for `{id}` to section \
+         `{section}`; leave one of them out, or make their inputs agree"
     )]
     Conflict { first: String, second: String, section: String, id: String },
     #[error(
-        "action `{action}` asks for `{id}` in section `{section}`, where the document says \
-         otherwise; change or remove that entry of the document"
+        "action `{action}` contributes `{id}` to section `{section}`, where the document has another \
+         value; change or remove that entry of the document"
     )]
     AgainstDocument { action: String, section: String, id: String },
     #[error(
-        "action `{action}` asks for `{id}` in section `{section}`, which is no object; make it one"
+        "action `{action}` contributes `{id}` to section `{section}`, which is not an object; make it one"
     )]
     NoObject { action: String, section: String, id: String },
-    #[error("action `{action}` asks for {count} things; at most {MAX_CONTRIBUTIONS} are taken")]
+    #[error(
+        "action `{action}` contributes {count} entries; at most {MAX_CONTRIBUTIONS} are allowed"
+    )]
     TooMany { action: String, count: usize },
     #[error(
-        "after {MAX_ROUNDS} rounds these still ask for something else: {}; each answers what the \
-         others answer, so leave one of them out", .actions.join(", ")
+        "contributions are not stable after {MAX_ROUNDS} rounds: {} react to each other; leave one \
+         of them out", .actions.join(", ")
     )]
     NotSettled { actions: Vec<String> },
 }
 
-/// Who says what it needs of others. An action does, and whoever decides for one that is not built
-/// in the same place.
-pub trait Contributor {
-    fn describe(&self) -> Description;
-    /// See [`Action::contribute`].
-    fn contribute(&self, document: &Document, facts: &Value) -> Result<Vec<Contribution>, Failure>;
-}
-
-impl Contributor for dyn Action + '_ {
-    fn describe(&self) -> Description {
-        Action::describe(self)
-    }
-    fn contribute(&self, document: &Document, facts: &Value) -> Result<Vec<Contribution>, Failure> {
-        Action::contribute(self, document, facts)
-    }
-}
-
-/// By section and entry: who asks, and for what.
+/// By section and entry: the planner and the value.
 type Needs = BTreeMap<(String, String), (String, Value)>;
 
-/// The document with everything in it that the queued actions need of each other.
-pub fn merge<'a, C: Contributor + ?Sized + 'a>(
+/// The document with the contributions of all queued planners.
+pub fn merge<'a, C: Planner + ?Sized + 'a>(
     document: &Document,
     queued: impl IntoIterator<Item = &'a C>,
     facts: &Value,
 ) -> Result<Document, ContributeError> {
     let described = queued.into_iter().map(|action| (action.describe(), action));
-    // By name, so that errors name the same two whatever the order was.
+    // Ordered by name, so that errors do not depend on the order of the planners.
     let queued: BTreeMap<String, (Description, &C)> =
         described.map(|(about, action)| (about.name.clone(), (about, action))).collect();
-    let (mut merged, mut before, mut unsettled) = (document.clone(), Needs::new(), Vec::new());
-    // The last time shows that nothing changes any more.
+    let mut merged = document.clone();
+    let mut before = Needs::new();
+    let mut unsettled = Vec::new();
+    // The additional round shows that the needs are stable.
     for _ in 0..=MAX_ROUNDS {
         let needs = ask(&merged, &queued, facts)?;
         if needs == before {
             return Ok(merged);
         }
-        merged = with(document, &needs)?;
-        unsettled = who_changed(&before, &needs);
+        merged = apply_needs(document, &needs)?;
+        unsettled = changed_planners(&before, &needs);
         before = needs;
     }
     Err(ContributeError::NotSettled { actions: unsettled })
 }
 
-/// One round.
-fn ask<C: Contributor + ?Sized>(
+/// Asks every planner once.
+fn ask<C: Planner + ?Sized>(
     document: &Document,
     queued: &BTreeMap<String, (Description, &C)>,
     facts: &Value,
@@ -107,7 +94,8 @@ fn ask<C: Contributor + ?Sized>(
             .contribute(&document.shown_to(about), facts)
             .map_err(|source| ContributeError::Failed { action: name.clone(), source })?;
         if asked.len() > MAX_CONTRIBUTIONS {
-            let (action, count) = (name.clone(), asked.len());
+            let action = name.clone();
+            let count = asked.len();
             return Err(ContributeError::TooMany { action, count });
         }
         for Contribution { section, id, value } in asked {
@@ -116,7 +104,8 @@ fn ask<C: Contributor + ?Sized>(
             }
             match needs.get(&(section.clone(), id.clone())) {
                 Some((first, other)) if *other != value => {
-                    let (first, second) = (first.clone(), name.clone());
+                    let first = first.clone();
+                    let second = name.clone();
                     return Err(ContributeError::Conflict { first, second, section, id });
                 }
                 Some(_) => {}
@@ -129,7 +118,7 @@ fn ask<C: Contributor + ?Sized>(
     Ok(needs)
 }
 
-fn with(document: &Document, needs: &Needs) -> Result<Document, ContributeError> {
+fn apply_needs(document: &Document, needs: &Needs) -> Result<Document, ContributeError> {
     let mut merged = document.clone();
     for ((section, id), (action, value)) in needs {
         let place = || (action.clone(), section.clone(), id.clone());
@@ -148,8 +137,8 @@ fn with(document: &Document, needs: &Needs) -> Result<Document, ContributeError>
     Ok(merged)
 }
 
-/// Who asked for something in one round and for something else in the next.
-fn who_changed(before: &Needs, after: &Needs) -> Vec<String> {
+/// The planners whose contributions differ between two rounds.
+fn changed_planners(before: &Needs, after: &Needs) -> Vec<String> {
     let changed = |these: &Needs, those: &Needs| -> Vec<String> {
         let differs = these.iter().filter(|(at, need)| those.get(*at) != Some(*need));
         differs.map(|(_, (action, _))| action.clone()).collect()
@@ -167,33 +156,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::action::{Ctx, Diagnostic, Done, Verdict};
-    use crate::plan::Step;
     use crate::record::FailureKind;
 
     type Wish = Box<dyn Fn(&Document) -> Result<Vec<Contribution>, Failure> + Send + Sync>;
 
-    /// An action that needs something and does nothing.
+    /// A planner that contributes entries and plans no steps.
     struct Needy {
         about: Description,
         wish: Wish,
     }
 
-    impl Action for Needy {
+    impl Planner for Needy {
         fn describe(&self) -> Description {
             self.about.clone()
         }
         fn contribute(&self, document: &Document, _: &Value) -> Result<Vec<Contribution>, Failure> {
             (self.wish)(document)
-        }
-        fn validate(&self, _: &Value) -> Vec<Diagnostic> {
-            Vec::new()
-        }
-        fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Done, Failure> {
-            Ok(Done::default())
-        }
-        fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
-            Ok(Verdict::Holds)
         }
     }
 
@@ -217,7 +195,7 @@ mod tests {
 
     fn merged(document: &Value, queued: &[Needy]) -> Result<Document, ContributeError> {
         let document: Document = serde_json::from_value(document.clone()).expect("sections");
-        merge(&document, queued.iter().map(|action| action as &dyn Action), &Value::Null)
+        merge(&document, queued, &Value::Null)
     }
 
     fn count(document: &Document, section: &str) -> usize {
@@ -225,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn what_one_asks_for_is_seen_by_the_others_and_may_make_them_ask() {
+    fn contribution_of_one_planner_can_cause_another() {
         let drive = needy("config_drive", &[], |_| vec![need("storage", "drive", json!(16))]);
-        // It has an entry for every partition, also for those that came by others.
+        // Contributes the number of partitions, including those of other planners.
         let boot = needy("boot", &["storage"], |document| {
             vec![need("boot", "partitions", json!(count(document, "storage")))]
         });
@@ -239,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_sees_the_sections_that_it_declares_and_no_others() {
+    fn planner_sees_only_declared_sections() {
         let mut nosy = needy("nosy", &["network"], |document| {
             let seen: Vec<&String> = document.0.keys().collect();
             vec![need("boot", "seen", json!(seen))]
@@ -251,18 +229,18 @@ mod tests {
     }
 
     #[test]
-    fn a_section_that_was_not_declared_is_not_written() {
+    fn undeclared_section_is_not_written() {
         let sly = needy("sly", &[], |_| vec![need("network", "route", json!(1))]);
         let error = merged(&json!({}), &[sly]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "action `sly` asks for `route` in section `network`, which it does not declare; add \
-             `network` to what it contributes"
+            "action `sly` contributes `route` to section `network`, which it does not declare; add \
+             `network` to its `contributes`"
         );
     }
 
     #[test]
-    fn the_document_is_not_written_over() {
+    fn document_is_not_overwritten() {
         for (there, refused) in [(json!({"esp": 1}), false), (json!({"esp": 2}), true)] {
             let boot = needy("boot", &[], |_| vec![need("storage", "esp", json!(1))]);
             let ended = merged(&json!({"storage": there}), &[boot]);
@@ -274,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn needs_that_never_settle_are_told_with_whose_they_are() {
+    fn unstable_contributions_name_their_actions() {
         let grows = needy("grows", &["storage"], |document| {
             vec![need(
                 "storage",
@@ -288,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_settles_in_as_many_rounds_as_there_are_and_not_in_one_more() {
-        // The entry n is asked for when n - 1 is there.
+    fn contributions_settle_within_the_maximum_of_rounds() {
+        // Contributes entry n once entry n - 1 exists.
         let chain = |length: usize| {
             needy("chain", &["storage"], move |document| {
                 let there = count(document, "storage");
@@ -305,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_action_asks_for_is_bounded() {
+    fn contributions_of_one_action_are_bounded() {
         let greedy = |many: usize| {
             needy("greedy", &[], move |_| {
                 (0..many).map(|n| need("boot", &n.to_string(), json!(n))).collect()
@@ -317,15 +295,15 @@ mod tests {
     }
 
     #[test]
-    fn an_action_that_fails_is_named() {
+    fn failing_action_is_named() {
         let mut broken = needy("broken", &[], |_| Vec::new());
         let failure = Failure { kind: FailureKind::Exit, reason: "no disk".to_owned() };
         broken.wish = Box::new(move |_| Err(failure.clone()));
         let error = merged(&json!({}), &[broken]).unwrap_err();
-        assert_eq!(error.to_string(), "action `broken` cannot say what it needs");
+        assert_eq!(error.to_string(), "action `broken` cannot contribute");
     }
 
-    /// Actions by number, and the entries that each asks for with their values.
+    /// For each action, the ids and values of its entries.
     fn wishes() -> impl Strategy<Value = Vec<Vec<(u8, u8)>>> {
         proptest::collection::vec(proptest::collection::vec((0..6_u8, 0..3_u8), 0..4), 1..6)
     }
@@ -336,7 +314,7 @@ mod tests {
             needy(&format!("a{at}"), &["storage"], move |document| {
                 let own =
                     wishes.iter().map(|(id, value)| need("storage", &id.to_string(), json!(value)));
-                // And something that depends on what the others asked for.
+                // And an entry that depends on the contributions of the others.
                 let seen = need("boot", &format!("seen{at}"), json!(count(document, "storage")));
                 own.chain([seen]).collect()
             })
@@ -346,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_actions_does_not_matter(wishes in wishes(), turn in 0..6_usize, flip: bool) {
+        fn merge_does_not_depend_on_the_order_of_actions(wishes in wishes(), turn in 0..6_usize, flip: bool) {
             let straight = merged(&json!({}), &actions(&wishes));
             let mut other = actions(&wishes);
             let turn = turn % other.len();
@@ -358,7 +336,7 @@ mod tests {
         }
 
         #[test]
-        fn a_conflict_is_found_whenever_there_is_one(wishes in wishes()) {
+        fn every_conflict_is_found(wishes in wishes()) {
             let mut values: BTreeMap<u8, u8> = BTreeMap::new();
             let all = wishes.iter().flatten();
             let differ = all.fold(false, |differ, (id, value)| differ | (values.insert(*id, *value).is_some_and(|old| old != *value)));

@@ -1,34 +1,36 @@
-//! The shell around a run: keeps records, then acts, then listens.
+//! The loop around a run: makes records durable, carries out effects, waits for events.
 //!
-//! All that happened since the last look is answered together, and made durable in one go.
+//! Events that arrived in the meantime are answered together, and their records are made durable in
+//! one write. Decisions belong to [`crate::run`].
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::journal::{FileJournal, JournalError};
+use crate::file_journal::FileJournal;
+use crate::journal::JournalError;
 use crate::plan::Plan;
 use crate::record::{Outcome, Record};
 use crate::run::{Decision, Effect, Event, Refusal, Run};
 
-/// Events that are answered together at most: operators shall see that something happens.
+/// Largest number of events that are answered together, so that operators see progress.
 const TOGETHER: usize = 4096;
 
-/// While so many steps are under way others do not wait for one of them,
+/// While this many steps run, a short delay holds up no other step,
 const MANY: usize = 8;
-/// so all that happens within this time is made durable in one go.
+/// so events within this time share one write.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// A clock that is set while nothing happens is noticed after so long.
+/// Longest sleep, so that a clock change is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// Where records are kept. One around another sees each record when it is durable.
+/// Stores records. A journal may wrap another one, to see each record when it is durable.
 pub trait Journal {
-    /// They are durable when this returns. [`JournalError::Fenced`] says that somebody else has
-    /// taken the run over: nothing was kept.
+    /// Appends records, which must be durable when this returns. [`JournalError::Fenced`] means
+    /// that another controller has taken over the run, and that nothing was written.
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError>;
 
-    /// What all records so far come to, if that is to be kept beside them or shown. Also what is in
-    /// no record is in it.
+    /// Offers the state after all records so far, to be stored or shown. The state includes running
+    /// checks, which are in no record.
     fn snapshot(&mut self, _: &Run) {}
 }
 
@@ -42,7 +44,7 @@ impl Journal for FileJournal {
     }
 }
 
-/// For runs that are gone with the process: simulations.
+/// For runs that do not outlive the process: simulations.
 impl Journal for Vec<Record> {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         self.extend_from_slice(records);
@@ -50,28 +52,28 @@ impl Journal for Vec<Record> {
     }
 }
 
-/// Carries out effects. It does not wait for them: what comes of each is an event, some time later.
+/// Carries out effects without waiting for them. The outcome of each is a later event.
 pub trait Executor {
     fn act(&mut self, plan: &Plan, effect: Effect);
 }
 
-/// How far a run came.
+/// Why the loop has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
     Finished(Outcome),
-    /// Nothing runs and nothing will, until a person says something.
+    /// Nothing runs, and nothing will start without a command of a person.
     NeedsPerson,
-    /// Nobody is left who could say what happens.
+    /// All senders of events are gone.
     Deserted,
 }
 
-/// Begins a run: what is run is durable before anything is done.
+/// Begins a run: the plan is durable before any effect.
 pub fn begin(plan: &Plan, journal: &mut impl Journal, now: u64) -> Result<(), JournalError> {
     journal.append(&[Record::Plan { hash: plan.hash().to_owned(), at: now }])
 }
 
-/// Tells a run that was read back something before it goes on: what is said is durable, and nothing
-/// has started because of it or in spite of it. When this fails, the run is to be read back.
+/// Gives commands to a run that was read back, before it continues. The commands are durable when
+/// this returns, and no step has started. After an error the run must be read back.
 pub fn say(
     run: &mut Run,
     journal: &mut impl Journal,
@@ -92,11 +94,11 @@ pub enum SayError {
     Journal(#[from] JournalError),
 }
 
-/// Runs until the end, or until a person is needed: [`Run::stuck`] says why. `clock` is in
-/// milliseconds since 1970, and may be set at any time.
+/// Drives a run until its end, or until a person is needed: [`Run::stuck`] gives the reasons.
+/// `clock` returns milliseconds since 1970, and may jump.
 ///
-/// A run that was read back goes on where it was. When this fails, what is durable is not known,
-/// so the run is to be read back before it goes on.
+/// A run that was read back continues where it was. After an error it is unknown which records are
+/// durable, so the run must be read back before it continues.
 pub fn drive(
     run: &mut Run,
     journal: &mut impl Journal,
@@ -122,7 +124,7 @@ pub fn drive(
         decision = run.on(next, clock());
         let taken = take_more(run, events, &mut decision, &clock);
         let under_way = run.under_way().saturating_sub(decision.effects.len());
-        // Where more has happened already nobody waits for it.
+        // If more events wait already, they are answered without a delay.
         if taken < TOGETHER && under_way >= MANY && !decision.records.is_empty() {
             std::thread::sleep(GATHER);
             take_more(run, events, &mut decision, &clock);
@@ -130,7 +132,7 @@ pub fn drive(
     }
 }
 
-/// Answers what has happened by now together with what is answered already. Says how much that was.
+/// Answers waiting events and adds the result to `decision`. Returns their number.
 fn take_more(
     run: &mut Run,
     events: &Receiver<Event>,
@@ -147,7 +149,7 @@ fn take_more(
     taken
 }
 
-/// What happens next; nothing, if nothing can.
+/// The next event; `None` if there can be none.
 fn next(run: &Run, events: &Receiver<Event>, now: u64) -> Option<Result<Event, ()>> {
     if let Ok(event) = events.try_recv() {
         return Some(Ok(event));
@@ -174,11 +176,11 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::plan::{Draft, Holder, Kind, Pool, Repeat, Step, StepId, Vertex};
+    use crate::plan::{ConcurrencyLimit, Draft, Holder, Kind, Repeat, Step, StepId, Vertex};
     use crate::record::{End, FailureKind};
-    use crate::run::{Found, State};
+    use crate::run::{AttemptStatus, State};
 
-    /// Everything is done on a thread of its own, and the first attempt of a step fails.
+    /// Does everything on threads; the first attempt of each step fails.
     struct Threads {
         events: Sender<Event>,
         forgetful: bool,
@@ -195,7 +197,8 @@ mod tests {
                     Event::Ran { step, attempt, end }
                 }
                 Effect::Ask { step, attempt } => {
-                    let found = if self.forgetful { Found::Gone } else { Found::Never };
+                    let found =
+                        if self.forgetful { AttemptStatus::Gone } else { AttemptStatus::Never };
                     Event::Found { step, attempt, found }
                 }
                 other => panic!("{other:?} was not planned"),
@@ -207,13 +210,14 @@ mod tests {
 
     fn plan(repeat: Repeat) -> Arc<Plan> {
         let vertex = |at: u32| {
-            let step = Step { retries: 1, delay_ms: 1, pools: vec![0], repeat, ..Step::default() };
+            let step = Step { retries: 1, delay_ms: 1, limits: vec![0], repeat, ..Step::default() };
             let after = at.checked_sub(3).map(StepId).into_iter().collect();
             Vertex { name: format!("s{at}"), after, kind: Kind::Step(Box::new(step)) }
         };
-        let pools = vec![Pool { name: "few".to_owned(), places: 2, held_by: Holder::Step }];
+        let limits =
+            vec![ConcurrencyLimit { name: "few".to_owned(), slots: 2, held_by: Holder::Step }];
         let vertices = (0..9).map(vertex).collect();
-        Arc::new(Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("a plan"))
+        Arc::new(Plan::new(Draft { vertices, limits, ..Draft::default() }).expect("a plan"))
     }
 
     fn clock() -> u64 {
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_comes_to_its_end_and_is_in_its_file() {
+    fn finished_run_is_in_its_journal_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run");
         let plan = plan(Repeat::Safe);
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_asked_when_nobody_knows_how_a_step_ended() {
+    fn run_with_unknown_outcome_needs_a_person() {
         let plan = plan(Repeat::Never);
         let mut journal = Vec::new();
         begin(&plan, &mut journal, 0).unwrap();
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_asked_when_something_of_a_step_does_not_end() {
+    fn step_that_does_not_end_needs_a_person() {
         let plan = plan(Repeat::Safe);
         let mut journal = Vec::new();
         begin(&plan, &mut journal, 0).unwrap();
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_and_ahead_does_not_keep_a_run_from_its_end() {
+    fn clock_jumps_do_not_keep_a_run_from_ending() {
         const YEAR: u64 = 365 * 24 * 3_600_000;
         let plan = plan(Repeat::Safe);
         let looks = std::cell::Cell::new(0);
@@ -295,7 +299,7 @@ mod tests {
         assert_eq!(again.outcome(), Some(Outcome::Succeeded));
     }
 
-    /// One step was begun when the controller died, and others could start.
+    /// A run with one begun step at the time of the crash, and others that could start.
     fn read_back(plan: &Arc<Plan>, journal: &mut Vec<Record>) -> Run {
         begin(plan, journal, 0).unwrap();
         journal.push(Record::Intent { step: StepId(0), attempt: 1, at: 0 });
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_before_a_run_goes_on_keeps_it_from_starting_anything() {
+    fn commands_before_a_run_continues_prevent_starts() {
         let plan = plan(Repeat::Safe);
         for (order, comes_to) in [
             (Event::Pause { subject: None, paused: true, by: "me".to_owned() }, Halt::NeedsPerson),
@@ -322,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_not_said() {
+    fn commands_without_effect_are_not_recorded() {
         let plan = plan(Repeat::Safe);
         let mut journal = Vec::new();
         let mut run = read_back(&plan, &mut journal);

@@ -1,17 +1,18 @@
-//! Carrying out what a run decides, on this machine.
+//! Carries out the decisions of a run on this machine.
 //!
-//! A [`Job`] is all that has to be known for it, so that another machine can carry it out as well
-//! ([`crate::pull`]). [`LocalExecutor`] does it here, in a bounded number of threads.
+//! A [`Job`] contains everything that its execution needs, so that another machine can carry it out
+//! as well ([`crate::pull`]). [`LocalExecutor`] carries jobs out here, in a bounded number of
+//! threads. Decisions about a run do not belong here; see [`crate::run`].
 
-mod crew;
-mod forecast;
+mod dry_run;
 pub(crate) mod guard;
-pub mod keeper;
 mod ledger;
 mod leftover;
 pub(crate) mod output;
 pub mod process;
 mod programs;
+pub mod supervisor;
+mod worker_pool;
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -19,94 +20,92 @@ use std::ffi::OsString;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::action::{Action, Cancel, Catalog, Ctx, Failure, Prediction, Secrets, Undone, Verdict};
+use crate::action::{
+    Action, Cancel, Catalog, Ctx, Failure, Observation, Prediction, Secrets, UndoOutcome, Verdict,
+};
 use crate::drive::Executor;
-use crate::plan::{Call, Made, Plan, Step, StepId};
-use crate::record::{End, FailureKind};
-use crate::run::{Effect, Event, Found};
+use crate::plan::{AppliedAttempt, Call, Plan, Step, StepId};
+use crate::program::{Programs, SurvivingProcesses};
+use crate::record::{End, FailedCheck, FailureKind, MAX_REASON, MAX_RECEIPT, attempt_id};
+use crate::run::{AttemptStatus, Effect, Event};
 
-use output::{Redactions, Sink, Watched};
+use output::{RedactedSecrets, Redactions, Sink};
 
-pub(crate) use crew::Crew;
-pub use forecast::{Forecast, Foretold};
-pub use keeper::Start;
-pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
-pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs, references_of};
-pub use programs::{Begun, Programs, private_dir};
-pub(crate) use programs::{Kept, file_name};
+pub use dry_run::{DryRun, DryRunResult};
+pub use ledger::{Durable, Ledger, LedgerEntry, MAX_LEDGER};
+pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};
+pub use programs::{AttemptPrograms, private_dir};
+pub(crate) use programs::{NotedProgram, ProgramDirectory, file_name};
+pub(crate) use worker_pool::WorkerPool;
 
-/// Programs find the attempt that they belong to in this variable.
+/// Environment variable with the attempt that a program belongs to.
 pub const ATTEMPT_VARIABLE: &str = "HOIST_ATTEMPT";
 
-/// And in this one whose attempt that is: a copy of a controller's directory has the same attempts.
+/// Environment variable with the ledger of that attempt. A copy of a controller's directory has the
+/// same attempts, but another ledger id.
 pub const LEDGER_VARIABLE: &str = "HOIST_LEDGER";
 
-/// Threads of one executor. More than that at once wait for their turn.
+/// Largest number of threads of one executor. More jobs wait in a queue.
 pub const MAX_THREADS: usize = 256;
 
-/// Largest reason that is kept.
-pub const MAX_REASON: usize = 16 * 1024;
-
-/// Largest receipt that is kept; it has to fit into a record.
-pub const MAX_RECEIPT: usize = 256 * 1024;
-
-/// For one look, where the step does not say how long it may take.
+/// Timeout of a check whose step has no timeout.
 const LOOK_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// For finding out what a step would change. Whoever asks does not wait much longer.
+/// Timeout of a prediction. The caller does not wait much longer.
 pub const PREDICT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between looks, where the check does not say.
+/// Interval between polls of a check without `every_ms`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often somebody who waits looks whether he shall go on waiting.
+/// Interval at which a waiting thread looks for cancellation.
 const NAP: Duration = Duration::from_millis(20);
 
-/// Something to be done for one attempt.
+/// One piece of work for one attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
     pub run: String,
     pub number: StepId,
     pub attempt: u32,
-    pub what: What,
-    /// What the plan calls the step.
+    pub what: JobKind,
+    /// The name of the step in the plan.
     pub task: String,
-    /// What it acts on; empty if on nothing in particular.
+    /// The subject of the step; empty if it has none.
     pub subject: String,
     pub step: Step,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
-    /// Look whether it may start.
+pub enum JobKind {
+    /// Check the preconditions.
     Check,
     Start,
-    /// Look whether it is done.
+    /// Check the postconditions.
     Verify,
-    /// Look what it would change.
+    /// Find out which changes the step would make.
     Predict,
 }
 
 impl Job {
-    /// The job that an effect asks for, if it asks for one.
+    /// The job that an effect requests; `None` if the effect requests no job.
     pub fn of(run: &str, plan: &Plan, effect: Effect) -> Option<Self> {
         let (what, number, attempt) = match effect {
-            Effect::Check { step, attempt } => (What::Check, step, attempt),
-            Effect::Start { step, attempt } => (What::Start, step, attempt),
-            Effect::Verify { step, attempt } => (What::Verify, step, attempt),
+            Effect::Check { step, attempt } => (JobKind::Check, step, attempt),
+            Effect::Start { step, attempt } => (JobKind::Start, step, attempt),
+            Effect::Verify { step, attempt } => (JobKind::Verify, step, attempt),
             Effect::Ask { .. } | Effect::Kill { .. } => return None,
         };
         let step = plan.step(number)?.clone();
-        let subject = subject(plan, number).to_owned();
+        let subject = plan.subject(number).to_owned();
         let task = plan.vertex(number).name.clone();
         Some(Self { run: run.to_owned(), number, attempt, what, task, subject, step })
     }
@@ -116,76 +115,67 @@ impl Job {
     }
 }
 
-/// The name of an attempt everywhere outside of its run.
-pub fn attempt_id(run: &str, step: StepId, attempt: u32) -> String {
-    format!("{run}/{}/{attempt}", step.0)
-}
-
-/// What a step acts on; empty if on nothing in particular.
-pub fn subject(plan: &Plan, step: StepId) -> &str {
-    let subject = plan.step(step).and_then(|step| step.subject);
-    subject.map_or("", |at| plan.draft().subjects[at as usize].as_str())
-}
-
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Came {
-    Checked { refused: Option<String> },
+pub enum JobOutcome {
+    Checked { failed: Option<FailedCheck> },
     Ran { end: End },
-    Verified { holds: bool, reason: String },
+    Verified { failed: Option<FailedCheck> },
     Predicted(Result<Prediction, String>),
 }
 
-impl Came {
+impl JobOutcome {
     pub fn event(self, step: StepId, attempt: u32) -> Event {
         match self {
-            // It is of no run.
+            // A prediction belongs to no run.
             Self::Predicted(_) => Event::Tick,
-            Self::Checked { refused } => Event::Checked { step, attempt, refused },
+            Self::Checked { failed } => Event::Checked { step, attempt, failed },
             Self::Ran { end } => Event::Ran { step, attempt, end },
-            Self::Verified { holds, reason } => Event::Verified { step, attempt, holds, reason },
+            Self::Verified { failed } => Event::Verified { step, attempt, failed },
         }
     }
 
-    /// Whether nobody knows how it ended.
+    /// Whether the outcome of the attempt is unknown.
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self, Self::Ran { end: End::Failed { kind: FailureKind::Lost, .. } })
     }
 
-    /// What is told of a job that cannot be carried out here.
-    pub(crate) fn not_begun(what: What, reason: String) -> Self {
+    /// The outcome of a job that this executor cannot begin.
+    pub(crate) fn not_begun(what: JobKind, reason: String) -> Self {
         match what {
-            What::Start => Self::Ran { end: End::NotBegun { reason: Some(reason) } },
-            What::Check | What::Verify | What::Predict => Self::broken(what, reason),
+            JobKind::Start => Self::Ran { end: End::NotBegun { reason: Some(reason) } },
+            JobKind::Check | JobKind::Verify | JobKind::Predict => Self::broken(what, reason),
         }
     }
 
-    /// What is told of a job that broke.
-    pub(crate) fn broken(what: What, reason: String) -> Self {
+    /// The outcome of a job that broke inside the executor.
+    pub(crate) fn broken(what: JobKind, reason: String) -> Self {
         match what {
-            What::Check => Self::Checked { refused: Some(reason) },
-            What::Start => Self::Ran { end: End::Failed { kind: FailureKind::Internal, reason } },
-            What::Verify => Self::Verified { holds: false, reason },
-            What::Predict => Self::Predicted(Err(reason)),
+            JobKind::Check => Self::Checked { failed: Some(FailedCheck::not_made(reason)) },
+            JobKind::Start => {
+                Self::Ran { end: End::Failed { kind: FailureKind::Internal, reason } }
+            }
+            JobKind::Verify => Self::Verified { failed: Some(FailedCheck::not_made(reason)) },
+            JobKind::Predict => Self::Predicted(Err(reason)),
         }
     }
 }
 
-/// Where jobs are carried out, and with what.
+/// The place where jobs are carried out, with its actions and secrets.
 pub struct Site {
     pub catalog: Catalog,
     pub secrets: Arc<dyn Secrets>,
     pub outputs: Outputs,
-    pub place: Place,
+    pub base: BaseDirectory,
 }
 
-/// Where paths begin that are not absolute.
+/// The base of relative paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// This machine is the subject.
+pub enum BaseDirectory {
+    /// The root directory: this machine is the subject.
     Machine,
-    /// Each subject is a directory below this one.
+    /// A directory per subject, below this one.
     Below(PathBuf),
 }
 
@@ -195,27 +185,27 @@ impl std::fmt::Debug for Site {
     }
 }
 
-/// No secret is known here.
+/// A [`Secrets`] without any secret.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSecrets;
 
 impl Secrets for NoSecrets {
     fn get(&self, reference: &str) -> Result<String, Failure> {
-        let reason = format!("there is no secret `{reference}` here");
+        let reason = format!("secret `{reference}` is not available on this machine");
         Err(Failure { kind: FailureKind::Internal, reason })
     }
 }
 
 impl Site {
-    /// Carries out a job to its end, whatever that is. What one has left that was ended before its
-    /// time ends with it, so that nothing runs beside what comes next.
-    pub fn carry_out(&self, job: &Job, cancel: &Cancel, programs: &Programs) -> Came {
+    /// Carries out a job to its end. If the job is cut short, its processes are ended with it, so
+    /// that none runs beside later work.
+    pub fn carry_out(&self, job: &Job, cancel: &Cancel, programs: &AttemptPrograms) -> JobOutcome {
         let redactions = Arc::new(Redactions::default());
         let mut sink = self.outputs.sink(job.number, job.attempt, &redactions);
         let attempt = job.attempt_id();
         let worked = catch_unwind(AssertUnwindSafe(|| {
             let place = self.directory(&job.subject)?;
-            let watched = Watched { secrets: &*self.secrets, redactions: &redactions };
+            let watched = RedactedSecrets { secrets: &*self.secrets, redactions: &redactions };
             watched.learn(&job.step);
             let mut work = Work {
                 site: self,
@@ -229,46 +219,50 @@ impl Site {
                 deadline: None,
                 sink: &mut sink,
             };
-            Ok(work.all())
+            Ok(work.carry_out())
         }));
-        let came = match worked {
-            Ok(Ok(came)) => came,
+        let outcome = match worked {
+            Ok(Ok(outcome)) => outcome,
             Ok(Err(failure)) => {
                 let failure: Failure = failure;
-                Came::not_begun(job.what, failure.reason)
+                JobOutcome::not_begun(job.what, failure.reason)
             }
-            Err(panic) => Came::broken(job.what, format!("the action broke: {}", said(&*panic))),
+            Err(panic) => JobOutcome::broken(
+                job.what,
+                format!("the action panicked: {}", panic_message(&*panic)),
+            ),
         };
-        let came = redacted(came, &redactions);
+        let outcome = redact(outcome, &redactions);
         if cancel.is_left() {
-            // Whoever goes on with it writes on.
+            // Another process continues the attempt and its output file.
             sink.leave();
         } else {
             sink.finish();
         }
-        came
+        outcome
     }
 
-    /// Goes on with an attempt that another life has begun. `None` if that cannot be, or nobody
-    /// knows how it ended; then nothing of it is left.
+    /// Continues an attempt that an earlier executor began, and calls `runs` if any of its programs
+    /// still runs. `None` if that is impossible or the outcome is unknown; no process of the
+    /// attempt is left then.
     pub(crate) fn go_on(
         &self,
         job: &Job,
         cancel: &Cancel,
-        programs: &Programs,
+        programs: &AttemptPrograms,
         runs: impl FnOnce(),
-    ) -> Option<Came> {
+    ) -> Option<JobOutcome> {
         let attempt = job.attempt_id();
         let begun = programs.all_begun(&attempt);
-        if begun.iter().any(Begun::runs) {
+        if begun.iter().any(NotedProgram::runs) {
             runs();
         }
         let Call { action, input, .. } = &job.step.call;
         let is_programs = self.catalog.get(action).is_some_and(|action| action.is_programs(input));
-        if is_programs && !begun.is_empty() && begun.iter().all(Begun::has_outcome) {
-            let came = self.carry_out(job, cancel, programs);
-            if !came.is_lost() {
-                return Some(came);
+        if is_programs && !begun.is_empty() && begun.iter().all(NotedProgram::has_outcome) {
+            let outcome = self.carry_out(job, cancel, programs);
+            if !outcome.is_lost() {
+                return Some(outcome);
             }
         } else {
             self.wait_for(job, cancel, begun);
@@ -277,21 +271,21 @@ impl Site {
             return None;
         }
         match programs.end(&attempt) {
-            Ok(()) if cancel.is_cancelled() => Some(Came::Ran { end: End::Interrupted }),
+            Ok(()) if cancel.is_cancelled() => Some(JobOutcome::Ran { end: End::Interrupted }),
             Ok(()) => None,
-            Err(reason) => Some(Came::Ran { end: End::Unknown { reason } }),
+            Err(survivors) => Some(JobOutcome::Ran { end: unknown(&survivors) }),
         }
     }
 
-    /// Lets programs finish that are part of something which cannot be gone on with.
-    fn wait_for(&self, job: &Job, cancel: &Cancel, begun: Vec<Begun>) {
+    /// Waits for the programs of an attempt that cannot be continued.
+    fn wait_for(&self, job: &Job, cancel: &Cancel, begun: Vec<NotedProgram>) {
         let redactions = Arc::new(Redactions::default());
-        Watched { secrets: &*self.secrets, redactions: &redactions }.learn(&job.step);
+        RedactedSecrets { secrets: &*self.secrets, redactions: &redactions }.learn(&job.step);
         let mut sink = self.outputs.sink(job.number, job.attempt, &redactions);
-        for begun in begun.into_iter().filter(Begun::runs) {
+        for begun in begun.into_iter().filter(NotedProgram::runs) {
             let timeout = job.step.timeout_ms.map(Duration::from_millis);
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.age()));
-            // How it ended is of no use without the rest.
+            // The exit of one program is of no use without the rest of the attempt.
             let _ = begun.follow(left.map(|left| Instant::now() + left), cancel, &mut sink);
         }
         if cancel.is_left() {
@@ -301,58 +295,70 @@ impl Site {
         }
     }
 
-    /// Prepares the directory of a subject and says where it is.
+    /// Creates the directory of a subject if necessary, and returns its path.
     fn directory(&self, subject: &str) -> Result<PathBuf, Failure> {
-        let Place::Below(base) = &self.place else { return Ok(PathBuf::from("/")) };
+        let BaseDirectory::Below(base) = &self.base else { return Ok(PathBuf::from("/")) };
         let internal = |reason| Failure { kind: FailureKind::Internal, reason };
         let path = Path::new(subject);
         let mut parts = path.components();
         let is_plain = matches!(parts.next(), None | Some(std::path::Component::Normal(_)));
         if !is_plain || parts.next().is_some() {
-            return Err(internal(format!("`{subject}` cannot be the name of a directory")));
+            return Err(internal(format!(
+                "subject `{subject}` is not a valid name of a directory"
+            )));
         }
         let directory = base.join(path);
-        let made = fs_err::create_dir_all(&directory);
-        made.and_then(|()| fs_err::canonicalize(&directory))
+        let created = fs_err::create_dir_all(&directory);
+        created
+            .and_then(|()| fs_err::canonicalize(&directory))
             .map_err(|error| internal(format!("cannot use the directory of `{subject}`: {error}")))
     }
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn unknown(survivors: &SurvivingProcesses) -> End {
+    End::Unknown { reason: survivors.to_string() }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
-fn redacted(came: Came, redactions: &Redactions) -> Came {
+fn redact(outcome: JobOutcome, redactions: &Redactions) -> JobOutcome {
     let text = |text: String| {
         let mut text = redactions.text(&text);
         text.truncate(text.floor_char_boundary(MAX_REASON));
         text
     };
-    match came {
-        Came::Checked { refused } => Came::Checked { refused: refused.map(text) },
-        Came::Verified { holds, reason } => Came::Verified { holds, reason: text(reason) },
-        Came::Ran { end: End::Failed { kind, reason } } => {
-            Came::Ran { end: End::Failed { kind, reason: text(reason) } }
+    let check = |FailedCheck { title, output, exit_code }: FailedCheck| FailedCheck {
+        title: text(title),
+        output: text(output),
+        exit_code,
+    };
+    match outcome {
+        JobOutcome::Checked { failed } => JobOutcome::Checked { failed: failed.map(check) },
+        JobOutcome::Verified { failed } => JobOutcome::Verified { failed: failed.map(check) },
+        JobOutcome::Ran { end: End::Failed { kind, reason } } => {
+            JobOutcome::Ran { end: End::Failed { kind, reason: text(reason) } }
         }
-        Came::Ran { end: End::Unknown { reason } } => {
-            Came::Ran { end: End::Unknown { reason: text(reason) } }
+        JobOutcome::Ran { end: End::Unknown { reason } } => {
+            JobOutcome::Ran { end: End::Unknown { reason: text(reason) } }
         }
-        Came::Ran { end: End::NotBegun { reason } } => {
-            Came::Ran { end: End::NotBegun { reason: reason.map(text) } }
+        JobOutcome::Ran { end: End::NotBegun { reason } } => {
+            JobOutcome::Ran { end: End::NotBegun { reason: reason.map(text) } }
         }
-        Came::Ran { end } => Came::Ran { end },
-        Came::Predicted(Ok(Prediction::Diff(diff))) => {
+        JobOutcome::Ran { end } => JobOutcome::Ran { end },
+        JobOutcome::Predicted(Ok(Prediction::Diff(diff))) => {
             let mut diff = redactions.text(&diff);
             diff.truncate(diff.floor_char_boundary(MAX_REASON));
-            Came::Predicted(Ok(Prediction::Diff(diff)))
+            JobOutcome::Predicted(Ok(Prediction::Diff(diff)))
         }
-        Came::Predicted(Err(reason)) => Came::Predicted(Err(text(reason))),
-        Came::Predicted(other) => Came::Predicted(other),
+        JobOutcome::Predicted(Err(reason)) => JobOutcome::Predicted(Err(text(reason))),
+        JobOutcome::Predicted(other) => JobOutcome::Predicted(other),
     }
 }
 
-/// One job under way.
+/// One job while it is carried out.
 struct Work<'a> {
     site: &'a Site,
     job: &'a Job,
@@ -360,24 +366,23 @@ struct Work<'a> {
     place: &'a Path,
     secrets: &'a dyn Secrets,
     cancel: &'a Cancel,
-    programs: &'a Programs,
-    looks: &'a Programs,
-    /// Of what was begun last.
+    programs: &'a AttemptPrograms,
+    looks: &'a AttemptPrograms,
+    /// The deadline of the call that started last.
     deadline: Option<Instant>,
     sink: &'a mut Sink,
 }
 
 impl Work<'_> {
-    fn all(&mut self) -> Came {
+    fn carry_out(&mut self) -> JobOutcome {
         let step = &self.job.step;
         match self.job.what {
-            What::Check => Came::Checked { refused: self.look(&step.before, false).err() },
-            What::Start => Came::Ran { end: self.start() },
-            What::Verify => match self.look(&step.after, true) {
-                Ok(()) => Came::Verified { holds: true, reason: String::new() },
-                Err(reason) => Came::Verified { holds: false, reason },
-            },
-            What::Predict => Came::Predicted(self.predict().map_err(|failure| failure.reason)),
+            JobKind::Check => JobOutcome::Checked { failed: self.look(&step.before, false).err() },
+            JobKind::Start => JobOutcome::Ran { end: self.start() },
+            JobKind::Verify => JobOutcome::Verified { failed: self.look(&step.after, true).err() },
+            JobKind::Predict => {
+                JobOutcome::Predicted(self.predict().map_err(|failure| failure.reason))
+            }
         }
     }
 
@@ -386,7 +391,7 @@ impl Work<'_> {
         let action = self.action(&step.call.action)?;
         let predicted = action.predict(step, &mut self.ctx(Some(PREDICT_TIMEOUT), self.looks));
         if self.was_cut() {
-            // What looks changes nothing, if it stays.
+            // A check changes nothing, so a surviving process is harmless.
             let _ = self.looks.end(self.attempt);
         }
         predicted
@@ -403,16 +408,17 @@ impl Work<'_> {
             && !step.after.is_empty()
             && self.look(&step.after, false).is_ok()
         {
-            self.sink.note("it was done already");
+            self.sink.note("already done");
             return End::Done { changed: false, receipt: Value::Null };
         }
-        let (programs, attempt) = (self.programs, self.attempt);
+        let programs = self.programs;
+        let attempt = self.attempt;
         let may_use = step.may_use.as_deref();
-        let (applied, excess) = guard::guarded(may_use, programs, attempt, || self.apply());
+        let (applied, excess) = guard::run_guarded(may_use, programs, attempt, || self.apply());
         if let Some(reason) = excess {
             return match programs.end(attempt) {
                 Ok(()) => End::Failed { kind: FailureKind::Limit, reason },
-                Err(reason) => End::Unknown { reason },
+                Err(survivors) => unknown(&survivors),
             };
         }
         let end = match applied {
@@ -422,15 +428,15 @@ impl Work<'_> {
         };
         let is_lost = matches!(end, End::Failed { kind: FailureKind::Lost, .. });
         if (self.was_cut() || is_lost && !self.cancel.is_left())
-            && let Err(reason) = self.programs.end(self.attempt)
+            && let Err(survivors) = self.programs.end(self.attempt)
         {
-            return End::Unknown { reason };
+            return unknown(&survivors);
         }
         end
     }
 
-    /// Whether what was begun last was ended before its time. Only of that nothing may be left:
-    /// others can have started what is meant to stay.
+    /// Whether the call that started last was cut short. Only then must its processes be ended: a
+    /// call that ended normally may have started services that are meant to stay.
     fn was_cut(&self) -> bool {
         let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         !self.cancel.is_left() && (is_late || self.cancel.is_cancelled())
@@ -446,7 +452,7 @@ impl Work<'_> {
         let timeout =
             timeout.map(|timeout| timeout.saturating_sub(self.programs.age(self.attempt)));
         if let Some(attempts) = &step.call.undoes {
-            self.take_back(&*action, attempts, timeout)?;
+            self.undo(&*action, attempts, timeout)?;
             return Ok(End::Done { changed: true, receipt: Value::Null });
         }
         let done = action.apply(step, &mut self.ctx(timeout, self.programs))?;
@@ -455,82 +461,88 @@ impl Work<'_> {
             done.receipt
         } else {
             let said =
-                format!("its receipt of {size} bytes is not kept; at most {MAX_RECEIPT} are");
+                format!("the receipt has {size} bytes and is left out; at most {MAX_RECEIPT} fit");
             self.sink.note(&said);
             Value::Null
         };
         Ok(End::Done { changed: done.changed, receipt })
     }
 
-    /// Takes back what all of these attempts did. Each had its time, and has it again.
-    fn take_back(
+    /// Undoes all of these attempts. Each gets the whole timeout.
+    fn undo(
         &mut self,
         action: &dyn Action,
-        attempts: &[Made],
+        attempts: &[AppliedAttempt],
         timeout: Option<Duration>,
     ) -> Result<(), Failure> {
         let impossible = |reason: &str| {
-            let reason = format!("it cannot be taken back: {reason}");
+            let reason = format!("cannot undo: {reason}");
             Failure { kind: FailureKind::Exit, reason }
         };
         if attempts.is_empty() {
-            return Err(impossible("nobody knows what was done"));
+            return Err(impossible("no attempt is known"));
         }
         for made in attempts {
             let undone =
                 action.undo(&self.job.step, made, &mut self.ctx(timeout, self.programs))?;
-            if let Undone::NotPossible { reason } = undone {
+            if let UndoOutcome::NotPossible { reason } = undone {
                 return Err(impossible(&format!("attempt {}: {reason}", made.attempt)));
             }
         }
         Ok(())
     }
 
-    /// Whether all of the checks hold; if not, why not.
-    fn look(&mut self, checks: &[Call], may_wait: bool) -> Result<(), String> {
+    /// Runs the checks in order. The error is the first one that does not hold.
+    fn look(&mut self, checks: &[Call], may_wait: bool) -> Result<(), FailedCheck> {
         for call in checks {
+            let check = Check::of(call)?;
             if self.cancel.is_cancelled() {
-                return Err("stopped before it was looked at".to_owned());
+                return Err(check.failed("stopped before the check".to_owned().into()));
             }
-            let Check { call, says, poll } = Check::of(call)?;
-            let until =
-                poll.filter(|_| may_wait).map(|poll| (Instant::now() + poll.last, poll.every));
-            while let Err(reason) = self.look_once(&call) {
-                let reason =
-                    says.as_ref().map_or(reason.clone(), |says| format!("{says}: {reason}"));
+            let poll = check.poll.filter(|_| may_wait);
+            let mut polls = Polls::new();
+            let until = poll.map(|poll| (Instant::now() + poll.last, poll.every));
+            loop {
+                let looked = self.look_once(&check.call);
+                if poll.is_some() {
+                    self.sink.note(&polls.next(&check.title, looked.as_ref().err()));
+                }
+                let Err(mut seen) = looked else { break };
                 match until {
                     Some((until, every)) if Instant::now() + every <= until => {
                         if !nap(every, self.cancel) {
-                            return Err(format!("stopped while it was waited for: {reason}"));
+                            seen.output = format!("stopped while polling: {}", seen.output);
+                            return Err(check.failed(seen));
                         }
                     }
-                    _ => return Err(reason),
+                    _ => return Err(check.failed(seen)),
                 }
             }
         }
         Ok(())
     }
 
-    fn look_once(&mut self, call: &Call) -> Result<(), String> {
+    fn look_once(&mut self, call: &Call) -> Result<(), Observation> {
         let timeout = self.job.step.timeout_ms.map_or(LOOK_TIMEOUT, Duration::from_millis);
         let step = Step { call: call.clone(), ..self.job.step.clone() };
-        let action = self.action(&call.action).map_err(|failure| failure.reason)?;
-        let (looks, attempt) = (self.looks, self.attempt);
-        let (verdict, excess) = guard::guarded(step.may_use.as_deref(), looks, attempt, || {
+        let action = self.action(&call.action)?;
+        let looks = self.looks;
+        let attempt = self.attempt;
+        let (verdict, excess) = guard::run_guarded(step.may_use.as_deref(), looks, attempt, || {
             action.verify(&step, &mut self.ctx(Some(timeout), looks))
         });
         if let Some(reason) = excess {
             let _ = self.looks.end(self.attempt);
-            return Err(reason);
+            return Err(reason.into());
         }
         if self.was_cut() {
-            // What looks changes nothing, if it stays.
+            // A check changes nothing, so a surviving process is harmless.
             let _ = self.looks.end(self.attempt);
         }
         match verdict {
             Ok(Verdict::Holds) => Ok(()),
-            Ok(Verdict::DoesNot { reason }) => Err(reason),
-            Err(failure) => Err(failure.reason),
+            Ok(Verdict::Fails(seen)) => Err(seen),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -538,12 +550,12 @@ impl Work<'_> {
         self.site.catalog.get(name).cloned().ok_or_else(|| Failure {
             kind: FailureKind::Internal,
             reason: format!(
-                "there is no action `{name}` here; install its plug-in on this machine"
+                "action `{name}` is not available on this machine; install its plug-in"
             ),
         })
     }
 
-    fn ctx<'a>(&'a mut self, timeout: Option<Duration>, programs: &'a Programs) -> Ctx<'a> {
+    fn ctx<'a>(&'a mut self, timeout: Option<Duration>, programs: &'a dyn Programs) -> Ctx<'a> {
         self.deadline = timeout.map(|timeout| Instant::now() + timeout);
         Ctx {
             attempt: self.attempt,
@@ -559,10 +571,11 @@ impl Work<'_> {
     }
 }
 
-/// A check with what its options say.
+/// A check and its options.
 pub(crate) struct Check {
     pub(crate) call: Call,
-    pub(crate) says: Option<String>,
+    /// `says` of the task file, or the name of the action.
+    pub(crate) title: String,
     pub(crate) poll: Option<Poll>,
 }
 
@@ -581,24 +594,63 @@ struct PollInput {
 }
 
 impl Check {
-    /// `poll` and `says` are for who looks, not for the action.
-    pub(crate) fn of(call: &Call) -> Result<Self, String> {
+    /// `poll` and `says` are options of the executor; the action never sees them.
+    pub(crate) fn of(call: &Call) -> Result<Self, FailedCheck> {
         let mut call = call.clone();
-        let (mut says, mut poll) = (None, None);
+        let mut title = call.action.clone();
+        let mut poll = None;
         if let Value::Object(input) = &mut call.input {
-            says = input.shift_remove("says").and_then(|says| says.as_str().map(str::to_owned));
+            if let Some(Value::String(says)) = input.shift_remove("says") {
+                title = says;
+            }
             if let Some(given) = input.shift_remove("poll") {
-                let given: PollInput = serde_json::from_value(given)
-                    .map_err(|error| format!("`poll` of the check `{}`: {error}", call.action))?;
+                let given: PollInput = serde_json::from_value(given).map_err(|error| {
+                    let output = format!("`poll` of the check `{}`: {error}", call.action);
+                    FailedCheck { title: title.clone(), output, exit_code: None }
+                })?;
                 let every = given.every_ms.map_or(LOOK_EVERY, Duration::from_millis).max(NAP);
                 poll = Some(Poll { last: Duration::from_millis(given.for_ms), every });
             }
         }
-        Ok(Self { call, says, poll })
+        Ok(Self { call, title, poll })
+    }
+
+    /// The result of a check whose condition does not hold.
+    pub(crate) fn failed(&self, seen: Observation) -> FailedCheck {
+        let Observation { output, exit_code } = seen;
+        FailedCheck { title: self.title.clone(), output, exit_code }
     }
 }
 
-/// `false` if it was ended before its time.
+/// The polls of a check so far. Each is recorded in the output of the attempt.
+pub(crate) struct Polls {
+    began: Instant,
+    count: u32,
+}
+
+impl Polls {
+    pub(crate) fn new() -> Self {
+        Self { began: Instant::now(), count: 0 }
+    }
+
+    /// The record of the next poll, which observed this unless the check holds.
+    pub(crate) fn next(&mut self, title: &str, observed: Option<&Observation>) -> String {
+        self.count += 1;
+        let count = self.count;
+        let seconds = self.began.elapsed().as_secs_f64();
+        let poll = format!("check \"{title}\", poll {count} after {seconds:.1} s");
+        let Some(Observation { output, exit_code }) = observed else {
+            return format!("{poll}: holds");
+        };
+        let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
+        match output.lines().last() {
+            Some(line) => format!("{poll}: does not hold{code}: {line}"),
+            None => format!("{poll}: does not hold{code}"),
+        }
+    }
+}
+
+/// Sleeps. Returns `false` if cancelled before the end.
 pub(crate) fn nap(time: Duration, cancel: &Cancel) -> bool {
     let until = Instant::now() + time;
     loop {
@@ -618,13 +670,13 @@ pub(crate) fn nap(time: Duration, cancel: &Cancel) -> bool {
 pub struct LocalExecutor {
     run: String,
     site: Arc<Site>,
-    kept: Arc<Kept>,
-    crew: Crew,
-    shared: Arc<Shared>,
+    kept: Arc<ProgramDirectory>,
+    workers: WorkerPool,
+    shared: Arc<ExecutorState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ExecutorState {
     events: Sender<Event>,
     book: Mutex<Book>,
 }
@@ -632,39 +684,41 @@ struct Shared {
 #[derive(Debug)]
 struct Book {
     ledger: Ledger<End>,
-    /// What was told to this executor and has not ended.
+    /// Attempts that were started here and have not ended.
     running: HashMap<(StepId, u32), Cancel>,
-    /// Looks under way.
-    looks: HashMap<(StepId, u32, What), Cancel>,
-    /// Nobody listens any more: how things end now is not how they ended.
+    /// Checks that have not ended.
+    looks: HashMap<(StepId, u32, JobKind), Cancel>,
+    /// The executor is being dropped: attempts that end from now on were cut short, so their ends
+    /// are not recorded.
     is_closed: bool,
 }
 
-impl Shared {
+impl ExecutorState {
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock()
     }
 
     fn tell(&self, event: Event) {
-        // Without a run nobody needs to know.
+        // The receiver is gone when the run is over.
         let _ = self.events.send(event);
     }
 
-    /// Keeps and tells what came of an attempt; nothing, if nobody knows.
-    fn ended(&self, job: &Job, programs: &Programs, came: Option<Came>) {
-        let (step, attempt) = (job.number, job.attempt);
+    /// Records and reports the end of an attempt; `None` means that the outcome is unknown.
+    fn record_end(&self, job: &Job, programs: &AttemptPrograms, outcome: Option<JobOutcome>) {
+        let step = job.number;
+        let attempt = job.attempt;
         let mut book = self.book();
         book.running.remove(&(step, attempt));
         if book.is_closed {
             return;
         }
-        let event = match came {
-            Some(Came::Ran { end }) => {
-                // If that cannot be written it is still told, and the run keeps it.
+        let event = match outcome {
+            Some(JobOutcome::Ran { end }) => {
+                // If the ledger cannot be written, the run still gets the result and records it.
                 let _ = book.ledger.end(&short_id((step, attempt)), end.clone());
                 Event::Ran { step, attempt, end }
             }
-            _ => Event::Found { step, attempt, found: Found::Gone },
+            _ => Event::Found { step, attempt, found: AttemptStatus::Gone },
         };
         drop(book);
         programs.forget(&job.attempt_id());
@@ -673,28 +727,28 @@ impl Shared {
 }
 
 impl LocalExecutor {
-    /// `ledger` is a file of this run, which says after a restart what was told before. `keeper` is
-    /// how [`keeper::main`] is started, the program and its arguments; without it each program that
-    /// shall outlive us has a shell of its own.
+    /// `ledger` is a file of this run that records begun attempts across restarts. `supervisor` is
+    /// the command line that starts [`supervisor::main`]; without it, each program that must
+    /// outlive this process gets a shell of its own.
     pub fn new(
         run: impl Into<String>,
         site: Site,
         ledger: &Path,
         events: Sender<Event>,
-        keeper: Option<Vec<OsString>>,
+        supervisor: Option<Vec<OsString>>,
     ) -> io::Result<Self> {
         let run = run.into();
         let dir = ledger.parent().unwrap_or(Path::new("."));
-        let kept = Arc::new(Kept::new(dir, keeper)?);
+        let kept = Arc::new(ProgramDirectory::new(dir, supervisor)?);
         let ledger: Ledger<End> = Ledger::open(ledger, Durable::Process)?;
-        let crew = Crew::new(MAX_THREADS);
+        let workers = WorkerPool::new(MAX_THREADS);
         if ledger.iter().next().is_some() {
-            let begun = |(id, known): (&str, &Known<End>)| {
-                matches!(known, Known::Begun).then(|| file_name(&format!("{run}/{id}")))
+            let begun = |(id, known): (&str, &LedgerEntry<End>)| {
+                matches!(known, LedgerEntry::Begun).then(|| file_name(&format!("{run}/{id}")))
             };
             let open: HashSet<String> = ledger.iter().filter_map(begun).collect();
             let looks = kept.tidy_up(|attempt| open.contains(attempt));
-            crew.send(move || looks.end());
+            workers.send(move || looks.end());
         }
         let book = Mutex::new(Book {
             ledger,
@@ -702,8 +756,8 @@ impl LocalExecutor {
             looks: HashMap::new(),
             is_closed: false,
         });
-        let shared = Arc::new(Shared { events, book });
-        Ok(Self { run, site: Arc::new(site), kept, crew, shared })
+        let shared = Arc::new(ExecutorState { events, book });
+        Ok(Self { run, site: Arc::new(site), kept, workers, shared })
     }
 
     fn start(&self, job: Job) {
@@ -715,24 +769,27 @@ impl LocalExecutor {
         }
         match book.ledger.begin(&short_id(key)) {
             Ok(true) => {}
-            // It was told before, and shall not be told again.
+            // The attempt was begun before and must not begin again.
             Ok(false) => {
                 drop(book);
                 return self.ask(job);
             }
             Err(error) => {
                 drop(book);
-                let reason = format!("what is begun cannot be kept: {error}");
-                return self.shared.tell(Came::not_begun(What::Start, reason).event(key.0, key.1));
+                let reason = format!("cannot save progress: {error}");
+                return self
+                    .shared
+                    .tell(JobOutcome::not_begun(JobKind::Start, reason).event(key.0, key.1));
             }
         }
         book.running.insert(key, cancel.clone());
         drop(book);
-        let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
-        let programs = Programs::of(&job.step, &self.kept);
-        self.crew.send(move || {
-            let came = site.carry_out(&job, &cancel, &programs);
-            shared.ended(&job, &programs, Some(came).filter(|came| !came.is_lost()));
+        let site = Arc::clone(&self.site);
+        let shared = Arc::clone(&self.shared);
+        let programs = AttemptPrograms::of(&job.step, &self.kept);
+        self.workers.send(move || {
+            let outcome = site.carry_out(&job, &cancel, &programs);
+            shared.record_end(&job, &programs, Some(outcome).filter(|outcome| !outcome.is_lost()));
         });
     }
 
@@ -740,18 +797,18 @@ impl LocalExecutor {
         let key = (job.number, job.attempt);
         let mut book = self.shared.book();
         let found = if book.running.contains_key(&key) {
-            Some(Found::Running)
+            Some(AttemptStatus::Running)
         } else {
             match book.ledger.get(&short_id(key)) {
-                Some(Known::Ended(end)) => Some(Found::Ended(end.clone())),
-                None if book.ledger.is_complete() => Some(Found::Never),
+                Some(LedgerEntry::Ended(end)) => Some(AttemptStatus::Ended(end.clone())),
+                None if book.ledger.is_complete() => Some(AttemptStatus::Never),
                 None => {
-                    // Whoever asks next gets the same answer. If that cannot be written, nobody
-                    // gets another one as long as this executor lives.
+                    // The entry guarantees that later questions get the same answer. If it cannot
+                    // be written, it holds at least for the lifetime of this executor.
                     let _ = book.ledger.begin(&short_id(key));
                     None
                 }
-                Some(Known::Begun | Known::Acknowledged) => None,
+                Some(LedgerEntry::Begun | LedgerEntry::Acknowledged) => None,
             }
         };
         if let Some(found) = found {
@@ -761,31 +818,33 @@ impl LocalExecutor {
         let cancel = Cancel::default();
         book.running.insert(key, cancel.clone());
         drop(book);
-        let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
-        let programs = Programs::again(&self.kept);
-        self.crew.send(move || {
-            let found = Found::Running;
+        let site = Arc::clone(&self.site);
+        let shared = Arc::clone(&self.shared);
+        let programs = AttemptPrograms::again(&self.kept);
+        self.workers.send(move || {
+            let found = AttemptStatus::Running;
             let runs = || shared.tell(Event::Found { step: key.0, attempt: key.1, found });
-            let came = site.go_on(&job, &cancel, &programs, runs);
-            shared.ended(&job, &programs, came);
+            let outcome = site.go_on(&job, &cancel, &programs, runs);
+            shared.record_end(&job, &programs, outcome);
         });
     }
 
     fn look(&self, job: Job) {
-        let (key, cancel) = ((job.number, job.attempt, job.what), Cancel::default());
+        let key = (job.number, job.attempt, job.what);
+        let cancel = Cancel::default();
         self.shared.book().looks.insert(key, cancel.clone());
-        let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
-        let programs = Programs::new(&self.kept).within(&job.step);
-        self.crew.send(move || {
-            let came = site.carry_out(&job, &cancel, &programs);
+        let site = Arc::clone(&self.site);
+        let shared = Arc::clone(&self.shared);
+        let programs = AttemptPrograms::new(&self.kept).within(&job.step);
+        self.workers.send(move || {
+            let outcome = site.carry_out(&job, &cancel, &programs);
             shared.book().looks.remove(&key);
-            shared.tell(came.event(job.number, job.attempt));
+            shared.tell(outcome.event(job.number, job.attempt));
         });
     }
 }
 
-/// Programs of steps run on, and are found by whoever asks after them later. The rest is ended, and
-/// is gone.
+/// Programs of steps go on; a later executor finds them. Everything else is ended and lost.
 impl Drop for LocalExecutor {
     fn drop(&mut self) {
         let mut book = self.shared.book();
@@ -811,15 +870,15 @@ impl Executor for LocalExecutor {
             }
             Effect::Kill { step, attempt } => {
                 let book = self.shared.book();
-                let looks = [What::Check, What::Verify];
+                let looks = [JobKind::Check, JobKind::Verify];
                 let looks = looks.iter().filter_map(|what| book.looks.get(&(step, attempt, *what)));
                 looks.chain(book.running.get(&(step, attempt))).for_each(Cancel::cancel);
             }
             Effect::Start { .. } | Effect::Check { .. } | Effect::Verify { .. } => {
                 let Some(job) = Job::of(&self.run, plan, effect) else { return };
                 match job.what {
-                    What::Start => self.start(job),
-                    What::Check | What::Verify | What::Predict => self.look(job),
+                    JobKind::Start => self.start(job),
+                    JobKind::Check | JobKind::Verify | JobKind::Predict => self.look(job),
                 }
             }
         }

@@ -1,28 +1,27 @@
-//! Records on a medium: each in a frame of its own, so that a write that was cut short is known for
-//! what it is.
+//! The binary format of a journal: each record in a frame of its own, so that incomplete writes are
+//! recognized.
 //!
-//! A frame is the length of its payload, its number, the number of the first record that was written
-//! together with it, and a CRC-32C of all of it, in sixteen bytes, and then the payload: a record as
-//! JSON. Records that were written together may reach the disk in any order, so the last lot counts
-//! up to its first gap, and the rest of it is a torn tail that is cut off. A gap before a later lot
-//! is damage, and nobody guesses what stood there.
-
-mod file;
-mod snapshot;
+//! A frame has a head of sixteen bytes: the length of the payload, the number of the record, the
+//! number of the first record of the same write (the *lot*), and a CRC-32C of all of it. The
+//! payload is the record as JSON.
+//!
+//! Records of one write may reach the disk in any order. The last lot therefore counts up to its
+//! first gap, and the rest of it is a truncated tail, which is cut off. A gap before a later lot is
+//! damage: the missing records were durable, and reading fails.
+//!
+//! Files belong to [`crate::file_journal`].
 
 use crate::record::Record;
 
-pub use file::{FileJournal, RecoverError};
-
-/// What a journal begins with; the last byte is the version of the format.
-pub const MAGIC: [u8; 8] = *b"hoistjl\x01";
+/// The first bytes of a journal; the last one is the version of the format.
+pub const MAGIC: [u8; 8] = *b"hoistjl\x02";
 
 const HEAD: usize = 16;
 
-/// Largest record: outputs are kept elsewhere.
+/// Largest record; outputs are stored elsewhere.
 pub const MAX_RECORD: usize = 1024 * 1024;
 
-/// Largest journal that is read back: a million steps with their attempts.
+/// Largest journal that is read: enough for a million steps with their attempts.
 pub const MAX_JOURNAL: u64 = 2 * 1024 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -30,22 +29,26 @@ pub const MAX_JOURNAL: u64 = 2 * 1024 * 1024 * 1024;
 pub enum JournalError {
     #[error("cannot use the journal")]
     File(#[source] std::io::Error),
-    #[error("there is no room for the journal; make some, and resume the run")]
+    #[error("the journal has no space left; free some space and resume the run")]
     Full(#[source] std::io::Error),
     #[error("another controller has this run; wait for it or stop it there")]
     InUse,
     #[error("another controller has taken this run over; follow it there")]
     Fenced,
-    #[error("this is no journal of a run")]
+    #[error("the file is not the journal of a run")]
     NoJournal,
-    #[error("the journal is of version {0}, which this program does not know; use a newer one")]
-    Newer(u8),
     #[error(
-        "the journal is damaged at byte {at}, after record {after}, and goes on behind that; \
+        "the journal has format version {0}, and this program reads version {ours}; use the program \
+         that wrote it",
+        ours = MAGIC[7]
+    )]
+    OtherVersion(u8),
+    #[error(
+        "the journal is damaged at byte {at}, after record {after}, and continues behind it; \
          restore it from a backup"
     )]
     Damaged { at: usize, after: u32 },
-    #[error("record {number} at byte {at} is not one that this program knows; use a newer program")]
+    #[error("record {number} at byte {at} is of an unknown kind; use a newer program")]
     UnknownRecord { at: usize, number: u32, source: serde_json::Error },
     #[error("a record has {0} bytes; at most {MAX_RECORD} fit")]
     TooLarge(usize),
@@ -63,16 +66,15 @@ impl From<std::io::Error> for JournalError {
     }
 }
 
-/// What was read of a journal.
+/// The records of a journal.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Contents {
     pub records: Vec<Record>,
-    /// Where the next frame goes; what is behind it is torn.
+    /// Offset of the next frame. Bytes after it are a truncated tail.
     pub length: usize,
 }
 
-/// Puts records that are written together into frames, at the end of `out`. The first one has the
-/// number `lot`.
+/// Appends records of one write to `out` as frames. The first record has the number `lot`.
 pub fn frames(records: &[Record], lot: u32, out: &mut Vec<u8>) -> Result<(), JournalError> {
     let start = out.len();
     for (number, record) in (lot..).zip(records) {
@@ -103,20 +105,21 @@ fn frame(record: &Record, number: u32, lot: u32, out: &mut Vec<u8>) -> Result<()
 pub fn read(bytes: &[u8]) -> Result<Contents, JournalError> {
     let nothing = Contents { records: Vec::new(), length: 0 };
     let Some(after_magic) = bytes.strip_prefix(&MAGIC[..7]) else {
-        // Nothing of it was ever durable.
+        // The file was created, but no record was ever durable.
         return if MAGIC.starts_with(bytes) { Ok(nothing) } else { Err(JournalError::NoJournal) };
     };
     match after_magic.first() {
         None => return Ok(nothing),
         Some(version) if *version == MAGIC[7] => {}
-        Some(version) => return Err(JournalError::Newer(*version)),
+        Some(version) => return Err(JournalError::OtherVersion(*version)),
     }
     read_on(bytes, MAGIC.len(), 0)
 }
 
-/// How many whole records a journal begins with; nobody looks what they are.
+/// Number of complete records at the beginning of a journal, without parsing their payloads.
 pub fn count(bytes: &[u8]) -> u32 {
-    let (mut at, mut number) = (MAGIC.len(), 0);
+    let mut at = MAGIC.len();
+    let mut number = 0;
     while let Some(frame) =
         bytes.get(at..).and_then(frame_at).filter(|frame| frame.number == number)
     {
@@ -126,8 +129,12 @@ pub fn count(bytes: &[u8]) -> u32 {
     number
 }
 
-/// Reads the records from a place on, at which the record of that number is expected.
-fn read_on(bytes: &[u8], mut at: usize, mut number: u32) -> Result<Contents, JournalError> {
+/// Reads the records from offset `at`, where the record `number` is expected.
+pub(crate) fn read_on(
+    bytes: &[u8],
+    mut at: usize,
+    mut number: u32,
+) -> Result<Contents, JournalError> {
     let mut records = Vec::new();
     while let Some(frame) = frame_at(&bytes[at..]).filter(|frame| frame.number == number) {
         let record = serde_json::from_slice(frame.payload)
@@ -142,8 +149,8 @@ fn read_on(bytes: &[u8], mut at: usize, mut number: u32) -> Result<Contents, Jou
     Ok(Contents { records, length: at })
 }
 
-/// Whether a record was durable that is not in the first place of these bytes: something was
-/// written after it.
+/// Whether the record `number` was durable although it is not at the beginning of these bytes: a
+/// later lot follows.
 fn was_durable(bytes: &[u8], number: u32) -> bool {
     let mut place = 0;
     while place < bytes.len() {
@@ -156,8 +163,8 @@ fn was_durable(bytes: &[u8], number: u32) -> bool {
     false
 }
 
-/// How far it is to where a frame could begin next. Of its length, which comes first, the last byte
-/// that is not zero is among the first three.
+/// Distance to the next offset at which a frame could begin. A frame begins with its length, which
+/// has a non-zero byte among its first three bytes.
 fn next_head(bytes: &[u8]) -> usize {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     zeros.saturating_sub(2).max(1)
@@ -169,11 +176,14 @@ struct Frame<'a> {
     payload: &'a [u8],
 }
 
-/// The frame that begins here, if one does.
+/// The frame at the beginning of these bytes, if there is a valid one.
 fn frame_at(bytes: &[u8]) -> Option<Frame<'_>> {
     let (head, rest) = bytes.split_at_checked(HEAD)?;
     let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes).ok();
-    let (length, number, lot, sum) = (word(0)?, word(4)?, word(8)?, word(12)?);
+    let length = word(0)?;
+    let number = word(4)?;
+    let lot = word(8)?;
+    let sum = word(12)?;
     let payload =
         rest.get(..usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD)?)?;
     (lot <= number && checksum([length, number, lot], payload) == sum).then_some(Frame {
@@ -193,13 +203,14 @@ mod tests {
 
     use super::*;
     use crate::plan::StepId;
+    use crate::record::FailedCheck;
 
     fn records(count: u32) -> Vec<Record> {
         let intent = |n| Record::Intent { step: StepId(n), attempt: 1, at: u64::from(n) };
         (0..count).map(intent).collect()
     }
 
-    /// Each in a lot of its own.
+    /// Each record in a lot of its own.
     fn written(count: u32) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         for (number, record) in (0..).zip(records(count)) {
@@ -208,14 +219,14 @@ mod tests {
         bytes
     }
 
-    /// How many records are whole in so many bytes.
+    /// Number of complete records in this many bytes.
     fn whole(length: usize) -> u32 {
         (0..=8).take_while(|count| written(*count).len() <= length).last().unwrap_or(0)
     }
 
     proptest! {
         #[test]
-        fn a_torn_tail_is_cut_and_everything_before_it_is_there(cut in 0..written(8).len(), junk in 0..2_u8) {
+        fn torn_tail_is_cut_and_records_before_it_survive(cut in 0..written(8).len(), junk in 0..2_u8) {
             let mut bytes = written(8);
             bytes.truncate(cut);
             // Some file systems leave zeros.
@@ -228,7 +239,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_before_the_last_record_is_never_guessed_over(
+        fn damage_before_the_last_record_is_an_error(
             at in MAGIC.len()..written(7).len(), bit in 0..8_u32,
         ) {
             let mut bytes = written(8);
@@ -238,7 +249,7 @@ mod tests {
         }
 
         #[test]
-        fn a_lot_of_which_not_all_reached_the_disk_counts_up_to_the_gap(
+        fn partially_written_lot_counts_up_to_the_gap(
             at in written(3).len()..written(8).len(), bit in 0..8_u32,
         ) {
             let mut bytes = written(3);
@@ -249,16 +260,17 @@ mod tests {
         }
 
         #[test]
-        fn anything_is_read_without_panic(bytes: Vec<u8>) {
+        fn journal_reader_never_panics(bytes: Vec<u8>) {
             let _ = read(&bytes);
             let _ = read(&[&MAGIC[..], &bytes].concat());
         }
     }
 
     #[test]
-    fn journals_of_other_programs_and_newer_ones_are_refused() {
+    fn foreign_and_newer_journals_are_refused() {
         assert!(matches!(read(b"something else"), Err(JournalError::NoJournal)));
-        assert!(matches!(read(b"hoistjl\x02"), Err(JournalError::Newer(2))));
+        assert!(matches!(read(b"hoistjl\x01"), Err(JournalError::OtherVersion(1))));
+        assert!(matches!(read(b"hoistjl\x03"), Err(JournalError::OtherVersion(3))));
         let mut bytes = MAGIC.to_vec();
         let payload = br#"{"record":"from_the_future","at":1}"#;
         let length = u32::try_from(payload.len()).unwrap();
@@ -270,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_the_one_that_others_have() {
+    fn checksum_is_standard_crc32c() {
         // RFC 3720, B.4: the numbers from 0 to 31.
         let bytes: Vec<u8> = (0..32).collect();
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -278,9 +290,9 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_bounded() {
-        let reason = "x".repeat(MAX_RECORD);
-        let record = Record::Refused { step: StepId(0), attempt: 1, reason, at: 0 };
+    fn record_size_is_bounded() {
+        let check = FailedCheck::not_made("x".repeat(MAX_RECORD));
+        let record = Record::Refused { step: StepId(0), attempt: 1, check, at: 0 };
         let mut out = Vec::new();
         let lot = [records(1), vec![record]].concat();
         assert!(matches!(frames(&lot, 0, &mut out), Err(JournalError::TooLarge(_))));

@@ -1,7 +1,11 @@
-//! A plan: a frozen graph of steps, the same bytes and the same order each time it is made.
+//! A plan: an immutable, validated graph of steps. The same draft always gives the same bytes, hash
+//! and order.
 //!
-//! Steps wait for the vertices before them. Where many wait for many, a join stands between them,
-//! so that a plan has as many edges as things and not as many as pairs of things.
+//! A vertex waits for the vertices before it. Where many vertices wait for many others, a join
+//! stands between them, so that the number of edges grows with the number of vertices and not with
+//! the number of pairs.
+//!
+//! The state of an execution belongs to [`crate::run`].
 
 mod window;
 
@@ -14,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Vertices of one plan: a million instances are a large site with a long deployment.
+/// Largest number of vertices of a plan. A large site with a long deployment has a million steps.
 pub const MAX_VERTICES: usize = 4_000_000;
 
-/// A vertex by its place in the plan.
+/// The index of a vertex in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StepId(pub u32);
@@ -34,21 +38,21 @@ impl fmt::Display for StepId {
     }
 }
 
-/// What is to be done, before it is looked at whether it can be.
+/// A plan before validation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Draft {
     pub vertices: Vec<Vertex>,
-    /// What steps act on, by name: machines, mostly.
+    /// The targets of steps by name, usually machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cohorts: Vec<Cohort>,
+    pub failure_domains: Vec<FailureDomain>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pools: Vec<Pool>,
+    pub limits: Vec<ConcurrencyLimit>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<Window>,
-    /// So many subjects that fail in the same step for the same reason pause the run.
+    /// The run pauses when this many subjects fail in the same step for the same reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<u32>,
     #[serde(default)]
@@ -59,7 +63,7 @@ pub struct Draft {
 #[serde(deny_unknown_fields)]
 pub struct Vertex {
     pub name: String,
-    /// What must have come to its end first.
+    /// The vertices that must end first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<StepId>,
     pub kind: Kind,
@@ -69,27 +73,27 @@ pub struct Vertex {
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     Step(Box<Step>),
-    /// Waits and does nothing.
+    /// Waits for the vertices before it; has no effect.
     Join(Rule),
 }
 
-/// When a join is passed.
+/// When a join is passed. Subjects that are left out do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// All came to a good end, but for those of subjects that are left out.
+    /// All vertices before it succeeded.
     All,
-    /// At least so many did.
+    /// At least this many succeeded.
     AtLeast(u32),
-    /// More than half did, of those that are not left out.
+    /// More than half succeeded.
     Most,
-    /// At least this part did, of those that are not left out.
+    /// At least this percentage succeeded.
     Percent(u8),
-    /// All came to an end, whatever it was.
+    /// All ended, in whichever way.
     AnyEnd,
 }
 
-/// One change, with what is looked at before and after it.
+/// One change, with its preconditions and postconditions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
@@ -98,131 +102,153 @@ pub struct Step {
     pub before: Vec<Call>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Call>,
-    /// In [`Draft::subjects`].
+    /// Index in [`Draft::subjects`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<u32>,
-    /// Whose failures are counted together, in [`Draft::cohorts`].
+    /// Index in [`Draft::failure_domains`]; failures in one domain are counted together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cohort: Option<u32>,
-    /// In [`Draft::pools`]; all of them are taken at once, or none is.
+    pub failure_domain: Option<u32>,
+    /// Indices in [`Draft::limits`]. A step gets a slot of each limit at once, or none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pools: Vec<u32>,
+    pub limits: Vec<u32>,
     #[serde(default)]
     pub repeat: Repeat,
     #[serde(default)]
     pub retries: u32,
-    /// More attempts where what is looked at before it does not hold.
+    /// Additional attempts after a failed precondition.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retries_precheck: u32,
-    /// Before another attempt.
+    /// Delay before the next attempt.
     #[serde(default)]
     pub delay_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// What the programs of one attempt may use; most may use what there is.
+    /// Resource limits for the programs of one attempt; most steps have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_use: Option<Box<MayUse>>,
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Why it is not done at all.
+    /// The reason to skip the step, if it is skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<String>,
-    /// What takes it back, where that is not the action's own business.
+    /// The call that undoes the step, where the action has no undo of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<Call>,
     #[serde(default)]
     pub reversibility: Reversibility,
-    /// What is looked at after it is looked at first, and if all holds nothing is done.
+    /// Checks the postconditions first; if all hold, the step is not applied.
     #[serde(default)]
     pub skip_when_done: bool,
-    /// When it may start, in [`Draft::windows`].
+    /// Index in [`Draft::windows`]: when the step may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u32>,
     /// Steps of the same number do the same on other subjects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kin: Option<u32>,
-    /// How long it will take, in milliseconds, as far as anybody can tell.
+    /// Expected duration in milliseconds, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ms: Option<u64>,
-    /// Of everything that makes it what it is: one that was done in an older run, with the same
-    /// fingerprint, need not be done again.
+    /// Fingerprint of all inputs of the step. A step with the same fingerprint that succeeded in an
+    /// older run need not be repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// The fingerprint covers all that it is made from, so what is done anew before it does not
-    /// make it stale.
+    /// Whether the fingerprint covers every input, so that repeating an earlier step does not make
+    /// this one stale.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub knows_inputs: bool,
-    /// In [`Draft::cohorts`]: where one step of such a cohort fails, all of them on its subject are
-    /// to be taken back when the run has ended.
+    /// Indices in [`Draft::failure_domains`]. If a step of such a domain fails, all of its steps on
+    /// the same subject are undone when the run has ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undone_with: Vec<u32>,
-    /// Secrets that nothing of it prints, beside those that it names itself.
+    /// Secrets that must not appear in the output, in addition to those that the calls name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hides: Vec<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+impl Step {
+    /// The secrets that the calls of the step name, and those of [`Step::hides`].
+    pub fn secret_references(&self) -> impl Iterator<Item = &str> {
+        let Self { call, before, after, undo, hides, .. } = self;
+        let calls = std::iter::once(call).chain(before).chain(after).chain(undo);
+        calls.flat_map(|call| references(&call.input)).chain(hides.iter().map(String::as_str))
+    }
+}
+
+/// The secrets that an input names as `secrets: {NAME: reference}`, also within nested values.
+fn references(input: &Value) -> Vec<&str> {
+    match input {
+        Value::Array(items) => items.iter().flat_map(references).collect(),
+        Value::Object(fields) => {
+            let named = fields.get("secrets").and_then(Value::as_object).into_iter().flatten();
+            let named = named.filter_map(|(_, reference)| reference.as_str());
+            named.chain(fields.values().flat_map(references)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// An action and what it is given.
+/// An action and its input.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
     pub action: String,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// With it the call takes back what these attempts did, in this order.
+    /// If set, the call undoes these attempts, in this order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub undoes: Option<Vec<Made>>,
+    pub undoes: Option<Vec<AppliedAttempt>>,
 }
 
-/// An attempt that may have changed something, however it ended.
+/// An attempt that may have changed something, whether or not it succeeded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Made {
-    /// Its name, [`crate::execute::attempt_id`]: what it left on a machine is found by it.
+pub struct AppliedAttempt {
+    /// The id of the attempt, [`crate::record::attempt_id`]. Traces on a machine carry it.
     pub attempt: String,
-    /// What it gave; nothing, unless it said that it was done.
+    /// The receipt of the action; null unless the attempt succeeded.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipt: Value,
-    /// It is taken back also where somebody changed since what it left.
+    /// Undo the attempt even if its result was changed since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub over_changes: bool,
 }
 
-/// What programs may use of their machine.
+/// Resource limits for programs on their machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MayUse {
-    /// Bytes, of all of them together.
+    /// Bytes, of all processes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// So many at once.
+    /// Number of processes at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
-    /// In each of them.
+    /// Per process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u32>,
-    /// Bytes of each file that they write.
+    /// Bytes of each file that the programs write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_size: Option<u64>,
 }
 
-/// Whether a change can be taken back.
+/// Whether a change can be undone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reversibility {
     #[default]
     Reversible,
-    /// Something else can be done that makes up for it.
+    /// Another action can compensate for the change.
     Compensable,
-    /// No way back from here on.
+    /// The change cannot be undone, and neither can the steps before it.
     CommitPoint,
 }
 
-/// What becomes of a run whose controller died.
+/// How a run continues after its controller died.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnCrash {
@@ -232,25 +258,25 @@ pub enum OnCrash {
     Ask,
 }
 
-/// The part of each week in which something may start.
+/// The parts of each week in which steps may start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Window {
     pub name: String,
-    /// From and until, in minutes since Monday 00:00 UTC; one that ends before it begins goes over
-    /// the end of the week.
+    /// Start and end, in minutes since Monday 00:00 UTC. A span that ends before it starts goes
+    /// across the end of the week.
     pub spans: Vec<(u32, u32)>,
 }
 
-/// What to do with an attempt of which nobody knows how it ended.
+/// How to treat an attempt whose outcome is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repeat {
-    /// Do it again.
+    /// Attempt the step again.
     Safe,
-    /// See whether it is done, and do it again if not.
+    /// Check the postconditions, and attempt the step again if they do not hold.
     Check,
-    /// It has failed.
+    /// The step has failed.
     Fail,
     /// A person decides.
     #[default]
@@ -260,84 +286,84 @@ pub enum Repeat {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
-    /// Nothing new starts, unless the cohort can do without the subject.
+    /// No new step starts, unless the failure domain tolerates the failure of the subject.
     #[default]
     Stop,
-    /// What comes after it is not done; everything else is.
+    /// Steps after this one do not run; all others do.
     Continue,
-    /// As if it had come to a good end.
+    /// Steps after this one run as if it had succeeded.
     Ignore,
 }
 
-/// Subjects that fail together or not: how many may.
+/// A group of subjects, some of which may fail.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cohort {
+pub struct FailureDomain {
     pub name: String,
     #[serde(default)]
     pub tolerate: u32,
-    /// The run has failed if any subject did, though the others go on without it.
+    /// The run fails if any subject fails, even if the failure is tolerated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_strict: bool,
-    /// When more subjects failed than may, nothing more of it starts, and the others go on; else
-    /// nothing new starts at all.
+    /// If too many subjects fail, no more steps of this domain start, and other domains continue.
+    /// Otherwise no new step starts at all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trips_alone: bool,
 }
 
-/// So many at once.
+/// A limit on the number of holders at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pool {
+pub struct ConcurrencyLimit {
     pub name: String,
-    pub places: u32,
+    pub slots: u32,
     #[serde(default)]
     pub held_by: Holder,
 }
 
-/// Who has a place in a pool, and until when.
+/// The holder of a slot, and how long the slot is held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holder {
     /// Each step, while it runs.
     #[default]
     Step,
-    /// A subject, from its first step in the pool until all of them have ended.
+    /// A subject, from its first step in the limit until all its steps in the limit have ended.
     Subject,
-    /// As `Subject`; one whose step failed keeps its place.
+    /// As `Subject`, but a subject whose step failed keeps its slot.
     Healthy,
 }
 
-/// Why a draft is no plan. Nothing has run.
+/// Why a draft is not a valid plan. Nothing has run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
-    #[error("there are {count} vertices; at most {MAX_VERTICES} fit")]
+    #[error("the plan has {count} vertices; at most {MAX_VERTICES} fit")]
     TooLarge { count: usize },
     #[error("`{vertex}` names {what} {at}, which the plan does not have")]
     Unknown { vertex: String, what: &'static str, at: u32 },
-    #[error("the pool `{pool}` has no place, so `{vertex}` could never start")]
-    NoPlace { vertex: String, pool: String },
+    #[error("the limit `{limit}` has no slots, so `{vertex}` could never start")]
+    NoSlot { vertex: String, limit: String },
     #[error("the window `{window}` never opens, or is not within a week")]
     NeverOpens { window: String },
-    #[error("`{vertex}` says that it is checked when nobody knows how it ended, but has no check")]
+    #[error("`{vertex}` has `repeat: check` but no postcondition")]
     NoCheck { vertex: String },
-    #[error("they wait for each other: {}", .path.join(" -> "))]
+    #[error("vertices wait for each other: {}", .path.join(" -> "))]
     Cycle { path: Vec<String> },
 }
 
-/// A draft that can be run.
+/// A validated draft, with its order.
 #[derive(Debug)]
 pub struct Plan {
     draft: Draft,
-    /// The vertices after each one, all in one list.
+    /// The successors of all vertices, in one list.
     successors: Vec<StepId>,
-    /// Where those of a vertex begin; one more than there are vertices.
+    /// Index of the first successor of each vertex, and one end index.
     starts: Vec<u32>,
-    /// The place of each vertex among those that could start together.
+    /// The priority of each vertex among those that could start at the same time.
     ranks: Vec<u32>,
     by_rank: Vec<StepId>,
-    /// Each vertex after those that it waits for.
+    /// Topological order.
     order: Vec<StepId>,
     hash: String,
 }
@@ -360,7 +386,7 @@ impl Plan {
         Ok(Self { draft, successors, starts, ranks, by_rank, order, hash })
     }
 
-    /// Of everything in it.
+    /// SHA-256 of the whole draft.
     pub fn hash(&self) -> &str {
         &self.hash
     }
@@ -392,16 +418,22 @@ impl Plan {
         }
     }
 
+    /// The subject of a step; empty if the step has none.
+    pub fn subject(&self, id: StepId) -> &str {
+        let subject = self.step(id).and_then(|step| step.subject);
+        subject.map_or("", |at| self.draft.subjects[at as usize].as_str())
+    }
+
     pub fn successors(&self, id: StepId) -> &[StepId] {
         &self.successors[self.starts[id.at()] as usize..self.starts[id.at() + 1] as usize]
     }
 
-    /// Each vertex after those that it waits for.
+    /// Topological order: each vertex comes after its predecessors.
     pub fn order(&self) -> &[StepId] {
         &self.order
     }
 
-    /// Among vertices that could start, the one with the least goes first.
+    /// The priority of a vertex: among vertices that could start, the smallest rank starts first.
     pub(crate) fn rank(&self, id: StepId) -> u32 {
         self.ranks[id.at()]
     }
@@ -432,18 +464,21 @@ fn check(draft: &Draft) -> Result<(), PlanError> {
         if let Some(at) = step.subject.filter(|at| *at as usize >= draft.subjects.len()) {
             return unknown("subject", at);
         }
-        let cohorts = step.cohort.iter().chain(&step.undone_with);
-        if let Some(at) = cohorts.copied().find(|at| *at as usize >= draft.cohorts.len()) {
-            return unknown("cohort", at);
+        let failure_domains = step.failure_domain.iter().chain(&step.undone_with);
+        if let Some(at) =
+            failure_domains.copied().find(|at| *at as usize >= draft.failure_domains.len())
+        {
+            return unknown("failure domain", at);
         }
         if let Some(at) = step.window.filter(|at| *at as usize >= draft.windows.len()) {
             return unknown("window", at);
         }
-        for at in &step.pools {
-            let Some(pool) = draft.pools.get(*at as usize) else { return unknown("pool", *at) };
-            if pool.places == 0 {
-                let (vertex, pool) = (vertex.name.clone(), pool.name.clone());
-                return Err(PlanError::NoPlace { vertex, pool });
+        for at in &step.limits {
+            let Some(limit) = draft.limits.get(*at as usize) else { return unknown("limit", *at) };
+            if limit.slots == 0 {
+                let vertex = vertex.name.clone();
+                let limit = limit.name.clone();
+                return Err(PlanError::NoSlot { vertex, limit });
             }
         }
         if step.repeat == Repeat::Check && step.after.is_empty() {
@@ -497,10 +532,12 @@ fn topological(
     Ok(order)
 }
 
-/// The names along one of the shortest cycles among what is left, the first one again at the end.
+/// The names along one of the shortest cycles among the open vertices; the first name is repeated
+/// at the end.
 fn cycle(draft: &Draft, open: &[usize]) -> Vec<String> {
     let left = |at: usize| open[at] > 0;
-    // Going backwards from a vertex that is left never leaves what is left.
+    // Every predecessor on a cycle is open itself, so the backward search stays among open
+    // vertices.
     let mut shortest: Option<Vec<usize>> = None;
     for start in (0..open.len()).filter(|at| left(*at)).take(CYCLE_STARTS) {
         let mut came_from = vec![usize::MAX; open.len()];
@@ -531,13 +568,13 @@ fn cycle(draft: &Draft, open: &[usize]) -> Vec<String> {
     path.into_iter().map(|at| draft.vertices[at].name.clone()).collect()
 }
 
-/// Vertices that a cycle is looked for from; each look costs as much as the whole graph.
+/// Number of vertices from which a cycle is searched; each search may visit the whole graph.
 const CYCLE_STARTS: usize = 256;
 
-/// What a step takes of which nobody knows how long it takes.
+/// Assumed duration of a step without an expected one.
 const USUAL_MS: u64 = 1000;
 
-/// The longest way to the end goes first, then the order of the draft.
+/// Ranks by the longest path to the end, then by the order of the draft.
 fn ranks(draft: &Draft, successors: &[StepId], starts: &[u32], order: &[StepId]) -> Vec<u32> {
     let mut heights = vec![0_u64; draft.vertices.len()];
     for at in order.iter().rev().map(|id| id.at()) {
@@ -571,13 +608,13 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_way_to_the_end_goes_first() {
+    fn longest_path_to_the_end_has_first_rank() {
         let vertices = vec![
             step("short, and two more", &[], Some(10)),
             step("second", &[0], Some(10)),
             step("third", &[1], Some(10)),
             step("long", &[], Some(5000)),
-            step("nobody knows", &[], None),
+            step("unknown", &[], None),
         ];
         let plan = Plan::new(Draft { vertices, ..Draft::default() }).unwrap();
         let first: Vec<u32> = (0..5).map(|rank| plan.ranked(rank).0).collect();
@@ -585,8 +622,8 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_takes_back_still_does_after_it_was_kept() {
-        let call = Call { undoes: Some(vec![Made::default()]), ..Call::default() };
+    fn undo_call_survives_serialization() {
+        let call = Call { undoes: Some(vec![AppliedAttempt::default()]), ..Call::default() };
         let text = serde_json::to_string(&call).unwrap();
         assert_eq!(serde_json::from_str::<Call>(&text).unwrap(), call, "{text}");
         let plain = serde_json::to_string(&Call::default()).unwrap();
@@ -594,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_never_open_and_unknown_ones_are_refused() {
+    fn closed_and_unknown_windows_are_refused() {
         let window = |spans| Window { name: "w".to_owned(), spans };
         let draft = |spans| Draft { windows: vec![window(spans)], ..Draft::default() };
         for spans in [vec![], vec![(5, 5)], vec![(0, 10_081)], vec![(10_080, 1)]] {

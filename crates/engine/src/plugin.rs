@@ -1,15 +1,19 @@
-//! Plug-ins: executables of others that are actions.
+//! Plug-ins: external executables that are actions.
 //!
-//! A file `hoist-action-NAME` in the plug-in directory is the action `NAME`. It is started anew for
-//! everything it is asked, with one request on standard input and lines of JSON on standard output,
-//! in namespaces of its own; where those are not permitted it is refused. Whatever it does, it ends at its deadline, and
-//! what goes wrong is one [`PluginError`]. docs/plugins.md describes it for those who write one.
+//! A file `hoist-action-NAME` in the plug-in directory is the action `NAME`. The program is started
+//! for each request, with the request on standard input and lines of JSON on standard output, in
+//! namespaces of its own; where namespaces are not permitted, the plug-in is refused. A plug-in
+//! always ends at its deadline, and every failure is a [`PluginError`]. `docs/plugins.md` describes
+//! the protocol for authors.
+//!
+//! This module asks questions and judges answers. The protocol belongs to [`protocol`], processes
+//! to [`process`], namespaces to [`isolation`].
 
 pub mod check;
 mod driver;
+mod files;
 mod isolation;
 mod lines;
-mod place;
 mod process;
 mod protocol;
 mod redact;
@@ -21,23 +25,24 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hoist_diagnostic::Diagnostic;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::action::{
-    Ability, Action, Catalog, Contribution, Ctx, Description, Diagnostic, Document, Done, Failure,
-    Output, Secrets, Stream, Undone, Verdict,
+    Ability, Action, ApplyOutcome, Catalog, Contribution, Ctx, Description, Document, Failure,
+    Output, Planner, Secrets, Stream, UndoOutcome, Verdict,
 };
-use crate::execute::Programs;
 use crate::execute::output::Redactions;
-use crate::plan::{Made, Step};
+use crate::plan::{AppliedAttempt, Step};
+use crate::program::Programs;
 use crate::record::FailureKind;
 
-pub use driver::{Driver, Parsed};
-pub use isolation::{Isolation, IsolationPolicy};
-pub use place::{DRIVER_PREFIX, MAX_NAME, MAX_PLUGINS, PREFIX, Stamp, is_name, look, stamps};
+pub use driver::{Driver, DriverResult};
+pub use files::{DRIVER_PREFIX, MAX_NAME, MAX_PLUGINS, PREFIX, Stamp, is_name, look, stamps};
+pub use isolation::{Isolation, IsolationPolicy, UnknownPolicy};
 pub use process::{GRACE, LINGER};
 pub use protocol::{Fault, MAX_BYTES, MAX_ERROR_LINE, MAX_LINE, MAX_LINES, PROTO, Verb};
 
@@ -45,89 +50,87 @@ use isolation::{Descriptor, Start};
 use process::{Trouble, Until, converse};
 use protocol::{Answer, Talk};
 
-/// For what changes nothing: describe, contribute, validate and plan.
+/// Timeout of requests that change nothing: describe, contribute, validate and plan.
 pub const ASK_TIME: Duration = Duration::from_secs(10);
 
-/// For a step that has no deadline of its own.
+/// Timeout of a step that has no deadline.
 pub const RUN_TIME: Duration = Duration::from_hours(1);
 
-/// Plug-ins that are asked at the same time what they are.
+/// Number of plug-ins that are described at once.
 const LOADED_AT_ONCE: usize = 8;
 
-/// Secrets of one step, and what else it is lent: each takes a descriptor.
+/// Largest number of secrets and lent descriptors of one step.
 pub const MAX_SECRETS: usize = (isolation::LAST_FD - isolation::FIRST_FD + 1) as usize;
 
-/// Why a plug-in was of no use.
+/// Why a plug-in could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginError {
     #[error("`{}` cannot be used: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
     #[error(
-        "plug-in `{}` is not run, because it cannot be isolated: {why}; permit namespaces to hoist, or accept plug-ins without isolation: set `plugins.isolation` to `none`",
+        "plug-in `{}` cannot be isolated: {why}; permit namespaces to hoist, or accept plug-ins without isolation: set `plugins.isolation` to `none`",
         path.display()
     )]
     NotIsolated { path: PathBuf, why: String },
-    #[error("{at} cannot be started; look at its first line and at the interpreter named there")]
-    Start { at: Asked, source: io::Error },
-    #[error(
-        "{at} was not done after {after:?} and was ended; give it more time, or look why it hangs"
-    )]
-    TimedOut { at: Asked, after: Duration },
-    #[error("{at} was ended because the run was stopped")]
-    Cancelled { at: Asked },
+    #[error("{at} cannot be started; check its first line and the interpreter named there")]
+    Start { at: PluginRequest, source: io::Error },
+    #[error("{at} timed out after {after:?}; give it more time, or find out why it hangs")]
+    TimedOut { at: PluginRequest, after: Duration },
+    #[error("{at} was cancelled because the run was stopped")]
+    Cancelled { at: PluginRequest },
     #[error("{at}: {fault}")]
-    Protocol { at: Asked, fault: Fault },
+    Protocol { at: PluginRequest, fault: Fault },
     #[error(
-        "{at} ended with {status} and without a result{}; print one before it ends",
-        said(last_words)
+        "{at} exited with {status} and without a result{}; print a result before the exit",
+        quote(last_words)
     )]
-    NoResult { at: Asked, status: String, last_words: String },
+    NoResult { at: PluginRequest, status: String, last_words: String },
     #[error(
-        "{at} said that all is well and ended with {status}{}; end with status 0",
-        said(last_words)
+        "{at} reported success but exited with {status}{}; exit with status 0",
+        quote(last_words)
     )]
-    Died { at: Asked, status: String, last_words: String },
-    #[error("{at} gave its result and did not end within {LINGER:?}; end after the result")]
-    Stays { at: Asked },
-    #[error("{at} closed its output without a result and went on; print the result first")]
-    ClosedEarly { at: Asked },
+    Died { at: PluginRequest, status: String, last_words: String },
+    #[error("{at} did not exit within {LINGER:?} after its result; exit after the result")]
+    Stays { at: PluginRequest },
+    #[error("{at} closed its output without a result and did not exit; print the result first")]
+    ClosedEarly { at: PluginRequest },
     #[error(
-        "{at} left processes behind, which were ended as far as they were found; wait for what it starts"
+        "{at} left processes behind, which were killed as far as they were found; wait for child processes"
     )]
-    LeftBehind { at: Asked },
+    LeftBehind { at: PluginRequest },
     #[error("{at}: {reason}")]
-    Said { at: Asked, reason: String },
+    Said { at: PluginRequest, reason: String },
     #[error("{at} is not supported")]
-    Unsupported { at: Asked },
-    #[error("{at}: the result is not as it should be: {why}; see docs/plugins.md")]
-    WrongResult { at: Asked, why: String },
+    Unsupported { at: PluginRequest },
+    #[error("{at}: invalid result: {why}; see docs/plugins.md")]
+    WrongResult { at: PluginRequest, why: String },
     #[error(
-        "{at}: it speaks the versions {theirs:?} of the protocol and hoist speaks {PROTO}; use versions of both that fit"
+        "{at}: the plug-in speaks versions {theirs:?} of the protocol, and hoist speaks {PROTO}; use matching versions of both"
     )]
-    Version { at: Asked, theirs: Vec<u32> },
-    #[error("{at}: it calls itself `{theirs}`; call it and its file the same")]
-    Misnamed { at: Asked, theirs: String },
+    Version { at: PluginRequest, theirs: Vec<u32> },
+    #[error("{at}: the description has the name `{theirs}`; the name must match the file")]
+    Misnamed { at: PluginRequest, theirs: String },
     #[error("{at}: {why}")]
-    Secrets { at: Asked, why: String },
-    #[error("`{}` is called `{name}` as an action of hoist is; rename it", path.display())]
+    Secrets { at: PluginRequest, why: String },
+    #[error("`{}` has the name `{name}` of an action of hoist; rename it", path.display())]
     Taken { path: PathBuf, name: String },
 }
 
-/// Who was asked what.
+/// The plug-in and the verb of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct PluginRequest {
     pub plugin: String,
     pub verb: String,
 }
 
-impl std::fmt::Display for Asked {
+impl std::fmt::Display for PluginRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "`{}` of plug-in `{}`", self.verb, self.plugin)
     }
 }
 
-fn said(last_words: &str) -> String {
+fn quote(last_words: &str) -> String {
     if last_words.is_empty() { String::new() } else { format!(" (`{last_words}`)") }
 }
 
@@ -144,50 +147,50 @@ impl From<PluginError> for Failure {
     }
 }
 
-/// A file that may be run, of which nothing else is known yet.
+/// An executable file that was admitted but not described yet.
 #[derive(Debug, Clone)]
 struct Program {
     path: PathBuf,
-    /// What its file is called before its own name.
+    /// The part of the file name before the name of the plug-in.
     prefix: &'static str,
     name: String,
     isolation: Arc<Isolation>,
 }
 
-/// Something open that a plug-in is lent under a name, as long as it answers one question.
+/// An open file that a plug-in may use under a name during one request.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LentDescriptor {
     pub name: String,
     pub fd: OwnedFd,
     pub is_written: bool,
 }
 
-/// What a plug-in is lent for one step.
+/// Everything that is lent to a plug-in for one step.
 #[derive(Debug, Default)]
 pub struct Loan {
-    pub descriptors: Vec<Lent>,
-    /// Directories below `/sys` with the settings of its devices, which it may change.
+    pub descriptors: Vec<LentDescriptor>,
+    /// Directories below `/sys` with settings of its devices, which the plug-in may change.
     pub settings: Vec<PathBuf>,
 }
 
-/// What a question comes with, beside itself.
+/// The conditions of one request.
 struct Terms<'a> {
     directory: &'a Path,
     until: Until<'a>,
     network: bool,
-    /// Whether files of the machine may be changed.
+    /// Whether the plug-in may change files of the machine.
     writes: bool,
     secrets: Vec<(String, String)>,
-    lent: Vec<Lent>,
-    /// Directories below `/sys` that it may write to.
+    lent: Vec<LentDescriptor>,
+    /// Directories below `/sys` that the plug-in may write to.
     settable: Vec<PathBuf>,
-    /// By which what it leaves behind can be found.
-    attempt: Option<(&'a str, &'a Programs)>,
+    /// The attempt, by which leftover processes are found.
+    attempt: Option<(&'a str, &'a dyn Programs)>,
     output: Option<&'a mut dyn Output>,
 }
 
 impl Terms<'_> {
-    /// Of a question that changes nothing.
+    /// For a request that changes nothing.
     fn pure() -> Self {
         let until = Until { deadline: Instant::now() + ASK_TIME, cancel: None };
         let directory = Path::new("/");
@@ -215,11 +218,11 @@ impl Program {
         prefix: &'static str,
         isolation: &Arc<Isolation>,
     ) -> Result<Self, PluginError> {
-        let name = place::admit(path, prefix)?;
+        let name = files::admit(path, prefix)?;
         if let Isolation::Missing { why } = &**isolation {
             return Err(PluginError::NotIsolated { path: path.to_owned(), why: why.clone() });
         }
-        // It is started in another directory, and of those above its own not all may be there.
+        // The program is started in another directory, and parents of its own may be hidden.
         let path = fs_err::canonicalize(path).map_err(|error| PluginError::Unusable {
             path: path.to_owned(),
             why: error.to_string(),
@@ -227,32 +230,34 @@ impl Program {
         Ok(Self { path, prefix, name, isolation: Arc::clone(isolation) })
     }
 
-    /// Asks, and gives what the plug-in answers if that is not a failure.
+    /// Sends a request and returns the fields of a successful answer.
     fn ask(
         &self,
         verb: &str,
         fields: Value,
         terms: Terms<'_>,
     ) -> Result<Map<String, Value>, PluginError> {
-        // It may have been changed since it was found.
-        place::admit(&self.path, self.prefix)?;
-        let at = || Asked { plugin: self.name.clone(), verb: verb.to_owned() };
+        // The file may have changed since it was opened.
+        files::admit(&self.path, self.prefix)?;
+        let at = || PluginRequest { plugin: self.name.clone(), verb: verb.to_owned() };
         let redactions = Redactions::default();
-        let (mut numbers, mut descriptors) = (Map::new(), Vec::new());
+        let mut numbers = Map::new();
+        let mut descriptors = Vec::new();
         for (name, secret) in &terms.secrets {
             redactions.add(secret);
-            let fd = kept(secret.as_bytes())
+            let fd = memory_file(secret.as_bytes())
                 .map_err(|source| PluginError::Start { at: at(), source })?;
             numbers.insert(name.clone(), json!(isolation::FIRST_FD as usize + descriptors.len()));
             descriptors.push(Descriptor { fd, is_written: false });
         }
-        for Lent { name, fd, is_written } in terms.lent {
+        for LentDescriptor { name, fd, is_written } in terms.lent {
             numbers.insert(name, json!(isolation::FIRST_FD as usize + descriptors.len()));
             descriptors.push(Descriptor { fd, is_written });
         }
         if descriptors.len() > MAX_SECRETS {
             let count = descriptors.len();
-            let why = format!("{count} descriptors are wanted and {MAX_SECRETS} can be given");
+            let why =
+                format!("{count} descriptors are needed; at most {MAX_SECRETS} are available");
             return Err(PluginError::Secrets { at: at(), why });
         }
         let left = terms.until.deadline.saturating_duration_since(Instant::now());
@@ -281,22 +286,22 @@ impl Program {
         match ended {
             Ok(status) => self.judge(at(), status, answer, last_words),
             Err(trouble) => {
-                // Without namespaces they may be in other groups.
+                // Without namespaces the processes may be in other groups.
                 if let Some((attempt, programs)) = terms.attempt
                     && !self.isolation.is_private()
                 {
-                    // If the time was over the executor looks again.
+                    // After a timeout the executor searches again.
                     let _ = programs.end(attempt);
                 }
-                Err(trouble_at(at(), trouble, left))
+                Err(error_of(at(), trouble, left))
             }
         }
     }
 
-    /// What the end of a process makes of its answer.
+    /// Combines the answer of a process with its exit status.
     fn judge(
         &self,
-        at: Asked,
+        at: PluginRequest,
         status: ExitStatus,
         answer: Option<Answer>,
         last_words: String,
@@ -305,11 +310,11 @@ impl Program {
             return Err(PluginError::LeftBehind { at });
         }
         let Some(answer) = answer else {
-            return Err(PluginError::NoResult { at, status: in_words(status), last_words });
+            return Err(PluginError::NoResult { at, status: describe_status(status), last_words });
         };
         match (answer.ok, answer.error) {
             (true, _) if !status.success() => {
-                Err(PluginError::Died { at, status: in_words(status), last_words })
+                Err(PluginError::Died { at, status: describe_status(status), last_words })
             }
             (true, _) => Ok(answer.rest),
             (false, Some(error)) if error == "unsupported" => Err(PluginError::Unsupported { at }),
@@ -317,13 +322,14 @@ impl Program {
                 let reason = error.filter(|error| !error.is_empty());
                 Err(PluginError::Said {
                     at,
-                    reason: reason.unwrap_or_else(|| "it failed without a reason".to_owned()),
+                    reason: reason
+                        .unwrap_or_else(|| "the plug-in failed without a reason".to_owned()),
                 })
             }
         }
     }
 
-    /// A question of which the answer has one field that counts.
+    /// A request whose answer has one relevant field.
     fn ask_for<T: DeserializeOwned>(
         &self,
         verb: Verb,
@@ -346,25 +352,25 @@ impl Program {
         T::deserialize(value).map_err(|error| wrong(format!("`{field}`: {error}")))
     }
 
-    fn at(&self, verb: Verb) -> Asked {
-        Asked { plugin: self.name.clone(), verb: verb.as_str().to_owned() }
+    fn at(&self, verb: Verb) -> PluginRequest {
+        PluginRequest { plugin: self.name.clone(), verb: verb.as_str().to_owned() }
     }
 }
 
-/// A secret where only its descriptor leads.
-fn kept(secret: &[u8]) -> io::Result<OwnedFd> {
+/// Puts a secret into a memory file that only its descriptor refers to.
+fn memory_file(secret: &[u8]) -> io::Result<OwnedFd> {
     let fd = memfd_create("secret", MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(fd);
     file.write_all(secret)?;
     Ok(file.into())
 }
 
-fn trouble_at(at: Asked, trouble: Trouble, given: Duration) -> PluginError {
+fn error_of(at: PluginRequest, trouble: Trouble, given: Duration) -> PluginError {
     match trouble {
         Trouble::System(source) => PluginError::Start { at, source },
         Trouble::Fault(fault) => PluginError::Protocol { at, fault },
         Trouble::TimedOut => {
-            // As people set it.
+            // Rounded to the value that people configured.
             let after =
                 Duration::from_secs(given.as_secs() + u64::from(given.subsec_millis() >= 500));
             PluginError::TimedOut { at, after }
@@ -376,26 +382,26 @@ fn trouble_at(at: Asked, trouble: Trouble, given: Duration) -> PluginError {
     }
 }
 
-fn in_words(status: ExitStatus) -> String {
+fn describe_status(status: ExitStatus) -> String {
     match status.code() {
         Some(code) => format!("status {code}"),
         None => status.to_string(),
     }
 }
 
-/// What a plug-in says of itself.
+/// The description that a plug-in gives of itself.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct Introduction {
-    /// The versions of the protocol that it speaks.
+    /// Supported versions of the protocol.
     proto: Vec<u32>,
     #[serde(flatten)]
     about: Description,
-    /// An input that does no harm in an empty directory.
+    /// An input that is harmless in an empty directory.
     #[serde(default)]
     example: Option<Value>,
 }
 
-/// A plug-in that said what it is.
+/// A described plug-in.
 #[derive(Debug, Clone)]
 pub struct Plugin {
     program: Program,
@@ -403,7 +409,12 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Asks a file what it is.
+    /// The description that the program gave of itself.
+    pub fn describe(&self) -> Description {
+        self.about.clone()
+    }
+
+    /// Opens a file and asks for its description.
     pub fn open(path: &Path, isolation: &Arc<Isolation>) -> Result<Self, PluginError> {
         let program = Program::open(path, isolation)?;
         let about = introduce(&program)?.about;
@@ -418,26 +429,26 @@ impl Plugin {
         &self.program.isolation
     }
 
-    /// Does a step with what it is lent for it; `fields` are told beside the step.
+    /// Applies a step with lent resources; `fields` are added to the request.
     pub fn apply_with(
         &self,
         step: &Step,
         fields: Map<String, Value>,
         loan: Loan,
         ctx: &mut Ctx<'_>,
-    ) -> Result<Done, Failure> {
+    ) -> Result<ApplyOutcome, Failure> {
         let mut answer = self.act(Verb::Run, step, fields, loan, ctx)?;
         let receipt = answer.remove("receipt").unwrap_or_default();
-        // Who does not say so may have changed something.
+        // Without the field the step may have changed something.
         let changed = if answer.contains_key("changed") {
             self.program.field(Verb::Run, &answer, "changed")?
         } else {
             true
         };
-        Ok(Done { changed, receipt })
+        Ok(ApplyOutcome { changed, receipt })
     }
 
-    /// The same for whether it is done.
+    /// Verifies a step, as [`Plugin::apply_with`] applies it.
     pub fn verify_with(
         &self,
         step: &Step,
@@ -449,11 +460,12 @@ impl Plugin {
         if self.program.field(Verb::Verify, &answer, "holds")? {
             return Ok(Verdict::Holds);
         }
-        let reason = answer.get("reason").and_then(Value::as_str).unwrap_or("it does not hold");
-        Ok(Verdict::DoesNot { reason: reason.to_owned() })
+        let reason =
+            answer.get("reason").and_then(Value::as_str).unwrap_or("the condition does not hold");
+        Ok(Verdict::fails(reason))
     }
 
-    /// Asks for something that happens on a machine.
+    /// Sends a request that acts on a machine.
     fn act(
         &self,
         verb: Verb,
@@ -492,7 +504,7 @@ impl Plugin {
     }
 }
 
-/// What a program says of itself, if that fits.
+/// The description of a program, after checking version and name.
 fn introduce(program: &Program) -> Result<Introduction, PluginError> {
     let at = || program.at(Verb::Describe);
     let said: Introduction =
@@ -506,13 +518,13 @@ fn introduce(program: &Program) -> Result<Introduction, PluginError> {
     Ok(said)
 }
 
-/// The secrets that an input names: `secrets: {NAME: reference}`.
+/// The secrets that an input names as `secrets: {NAME: reference}`.
 fn secrets(input: &Value, known: &dyn Secrets) -> Result<Vec<(String, String)>, String> {
     let Some(wanted) = input.get("secrets") else { return Ok(Vec::new()) };
     let wanted = wanted.as_object().ok_or("`secrets` must be an object of names and references")?;
     if wanted.len() > MAX_SECRETS {
         return Err(format!(
-            "{} secrets are named and {MAX_SECRETS} can be given; put several into one",
+            "{} secrets are named; at most {MAX_SECRETS} are available; put several into one",
             wanted.len()
         ));
     }
@@ -525,7 +537,7 @@ fn secrets(input: &Value, known: &dyn Secrets) -> Result<Vec<(String, String)>, 
     wanted.iter().map(secret).collect()
 }
 
-/// A verb that a plug-in does not have says nothing.
+/// Treats an unsupported verb as an empty answer.
 fn or_nothing<T: Default>(said: Result<T, PluginError>) -> Result<T, PluginError> {
     match said {
         Err(PluginError::Unsupported { .. }) => Ok(T::default()),
@@ -535,7 +547,53 @@ fn or_nothing<T: Default>(said: Result<T, PluginError>) -> Result<T, PluginError
 
 impl Action for Plugin {
     fn describe(&self) -> Description {
-        self.about.clone()
+        Self::describe(self)
+    }
+
+    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
+        let fields = json!({"step": {"action": self.about.name, "input": input}});
+        let said = self.program.ask_for(Verb::Validate, "diagnostics", fields, Terms::pure());
+        or_nothing(said).unwrap_or_else(|error| {
+            vec![Diagnostic { at: String::new(), message: error.to_string(), hint: None }]
+        })
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
+        self.apply_with(step, Map::new(), Loan::default(), ctx)
+    }
+
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        self.verify_with(step, Map::new(), Loan::default(), ctx)
+    }
+
+    fn undo(
+        &self,
+        step: &Step,
+        made: &AppliedAttempt,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<UndoOutcome, Failure> {
+        let not_possible = |reason: &str| {
+            let reason = format!("plug-in `{}` {reason}", self.program.name);
+            Ok(UndoOutcome::NotPossible { reason })
+        };
+        if !self.about.can.contains(&Ability::Undo) {
+            return not_possible("has no undo");
+        }
+        let fields = Map::from_iter([
+            ("receipt".to_owned(), made.receipt.clone()),
+            ("undoes".to_owned(), json!(made.attempt)),
+        ]);
+        let answer = self.act(Verb::Undo, step, fields, Loan::default(), ctx)?;
+        if self.program.field(Verb::Undo, &answer, "undone")? {
+            return Ok(UndoOutcome::Undone);
+        }
+        not_possible("reports that undo is not possible")
+    }
+}
+
+impl Planner for Plugin {
+    fn describe(&self) -> Description {
+        Self::describe(self)
     }
 
     fn contribute(&self, document: &Document, facts: &Value) -> Result<Vec<Contribution>, Failure> {
@@ -547,60 +605,15 @@ impl Action for Plugin {
         Ok(or_nothing(said)?)
     }
 
-    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        let fields = json!({"step": {"action": self.about.name, "input": input}});
-        let said = self.program.ask_for(Verb::Validate, "diagnostics", fields, Terms::pure());
-        or_nothing(said).unwrap_or_else(|error| {
-            vec![Diagnostic { at: String::new(), message: error.to_string(), hint: None }]
-        })
-    }
-
     fn plan(&self, document: &Document, observed: &Value) -> Result<Vec<Step>, Failure> {
         let fields = json!({"doc": document.shown_to(&self.about), "observed": observed});
         let said = self.program.ask_for(Verb::Plan, "steps", fields, Terms::pure());
         Ok(or_nothing(said)?)
     }
-
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        self.apply_with(step, Map::new(), Loan::default(), ctx)
-    }
-
-    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
-        self.verify_with(step, Map::new(), Loan::default(), ctx)
-    }
-
-    fn undo(&self, step: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        let not_possible = |reason: &str| {
-            let reason = format!("plug-in `{}` {reason}", self.program.name);
-            Ok(Undone::NotPossible { reason })
-        };
-        if !self.about.can.contains(&Ability::Undo) {
-            return not_possible("takes nothing back");
-        }
-        let fields = Map::from_iter([
-            ("receipt".to_owned(), made.receipt.clone()),
-            ("undoes".to_owned(), json!(made.attempt)),
-        ]);
-        let answer = self.act(Verb::Undo, step, fields, Loan::default(), ctx)?;
-        if self.program.field(Verb::Undo, &answer, "undone")? {
-            return Ok(Undone::Undone);
-        }
-        not_possible("says that it is not possible")
-    }
 }
 
-impl crate::contribute::Contributor for Plugin {
-    fn describe(&self) -> Description {
-        self.about.clone()
-    }
-
-    fn contribute(&self, document: &Document, facts: &Value) -> Result<Vec<Contribution>, Failure> {
-        Action::contribute(self, document, facts)
-    }
-}
-
-/// The plug-ins of a directory, and why others in it are none. None takes the place of an action
-/// that there is already.
+/// Loads the plug-ins of a directory. Returns the usable ones and the errors of the others. A
+/// plug-in cannot replace an existing action.
 pub fn load(
     directory: &Path,
     isolation: &Arc<Isolation>,
@@ -610,7 +623,8 @@ pub fn load(
         Ok(paths) => paths,
         Err(error) => return (Vec::new(), vec![error]),
     };
-    let (mut plugins, mut refused) = (Vec::new(), Vec::new());
+    let mut plugins = Vec::new();
+    let mut refused = Vec::new();
     for some in paths.chunks(LOADED_AT_ONCE) {
         let opened: Vec<_> = std::thread::scope(|scope| {
             let open = |path: &PathBuf| {
@@ -623,7 +637,8 @@ pub fn load(
         for opened in opened {
             match opened {
                 Ok(plugin) if there.get(&plugin.about.name).is_some() => {
-                    let (path, name) = (plugin.program.path, plugin.about.name);
+                    let path = plugin.program.path;
+                    let name = plugin.about.name;
                     refused.push(PluginError::Taken { path, name });
                 }
                 Ok(plugin) => plugins.push(plugin),

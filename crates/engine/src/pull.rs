@@ -1,14 +1,18 @@
-//! Machines that come for their work.
+//! Steps on machines that fetch their work.
 //!
-//! A machine says who it is, what it holds and what came of it ([`Report`]), and is told what to do
-//! ([`Orders`]). It says everything each time until it is told that it is kept, so that any message
-//! may be lost, come twice or come late. Both sides name work by its attempt, and a machine begins
-//! each attempt once ([`Worker`]). That it is given one is in the run's journal before it is, with the
-//! machine's memory: a controller of later times knows what was never given, and by whom it may have
-//! been begun. The controller's side is the [`Desk`]. How messages travel is
-//! somebody else's business ([`Transport`]).
+//! A machine sends a [`Report`] (identity, running work, results) and gets [`Orders`]. Every report
+//! repeats all results until they are acknowledged, so any message may be lost, duplicated or
+//! delayed. Both sides name work by its attempt, and a machine begins each attempt at most once
+//! ([`Worker`]).
+//!
+//! Before work is handed out, the journal of the run records the machine's *memory*: the random
+//! name of the worker's durable state. A later controller therefore knows which work was never
+//! handed out, and which machine may have begun the rest.
+//!
+//! The controller's half is the [`Dispatcher`]. The transport of messages does not belong here; see
+//! [`Transport`].
 
-mod desk;
+mod dispatcher;
 mod worker;
 
 use std::collections::BTreeSet;
@@ -18,63 +22,63 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
-use crate::execute::{Came, Job, What};
+use crate::execute::{Job, JobKind, JobOutcome};
 
-pub use desk::{Desk, DeskRun, Kept};
+pub use dispatcher::{Dispatcher, DispatcherJournal, DispatcherRun};
 pub use worker::{Transport, Unreachable, Worker, WorkerSetup};
 
-/// Jobs that a machine is given at once. Plans limit how many there are.
+/// Jobs that a machine may hold at once. Plans have limits of their own.
 pub const MAX_JOBS: usize = 64;
 
-/// Largest output of a job that goes to the controller, compressed.
+/// Largest compressed output of a job that is sent to the controller.
 pub const MAX_OUTPUT: usize = 1024 * 1024;
 
-/// Largest message in either direction; whoever carries messages refuses larger ones.
+/// Largest message in either direction. The transport must refuse larger ones.
 pub const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 
-/// Longest name of a machine's memory: it is in journals.
+/// Longest name of a machine's memory; journals record it.
 pub const MAX_MEMORY: usize = 128;
 
-/// A machine that has not been heard of for so long is taken for gone.
+/// A machine that has not reported for this long counts as gone.
 pub const LOST_AFTER: Duration = Duration::from_mins(10);
 
-/// How often a machine says that it is there, also when it has nothing to say.
+/// Longest interval between reports of a machine, even without news.
 pub const HEARTBEAT: Duration = Duration::from_secs(20);
 
-/// How often a machine that does something asks whether it shall do something else.
+/// Interval at which a busy machine asks for new orders.
 pub const WHILE_BUSY: Duration = Duration::from_secs(2);
 
-/// What a machine says.
+/// The state of a machine, as it reports it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// Another one when the machine has lost what it knew.
+    /// Changes when the machine has lost its durable state.
     pub memory: String,
     /// How often the worker was started with this memory.
     pub life: u64,
-    /// Counts up within a life; what comes late is known by it.
+    /// Increases within a life, so that delayed reports are recognized.
     pub number: u64,
-    /// So long the answer may be held back when there is nothing to do.
+    /// The longest time that the answer may be held back when there are no orders.
     pub wait_ms: u64,
-    /// Under way, or ended with more to say than fits here.
+    /// Work that runs, or whose result did not fit into this message.
     pub running: Vec<WorkId>,
-    /// Ended, and not known to be kept by the controller.
+    /// Results of ended work that the controller has not acknowledged.
     pub results: Vec<WorkResult>,
-    /// Begun in another life, and nobody knows how it ended.
+    /// Work of an earlier life, with unknown outcome.
     pub lost: Vec<WorkId>,
-    /// What the machine can do; nothing, if it does not say.
+    /// Actions that the machine knows; empty if the machine does not report them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub actions: BTreeSet<String>,
 }
 
-/// What a machine is told.
+/// The controller's orders to a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Orders {
     pub jobs: Vec<Job>,
-    /// To be ended, if they are under way.
+    /// Work to be ended, if it runs.
     pub kill: Vec<WorkId>,
-    /// Results that the machine need not keep any longer.
+    /// Results that the machine may forget.
     pub acknowledged: Vec<WorkId>,
 }
 
@@ -84,7 +88,7 @@ impl Orders {
     }
 }
 
-/// A job by its attempt and what is to be done for it.
+/// Names a job: its attempt, and the kind of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WorkId(pub String);
@@ -94,12 +98,12 @@ impl WorkId {
         Self::new(&job.attempt_id(), job.what)
     }
 
-    fn new(attempt: &str, what: What) -> Self {
+    fn new(attempt: &str, what: JobKind) -> Self {
         Self(match what {
-            What::Check => format!("{attempt}/check"),
-            What::Start => attempt.to_owned(),
-            What::Verify => format!("{attempt}/verify"),
-            What::Predict => format!("{attempt}/predict"),
+            JobKind::Check => format!("{attempt}/check"),
+            JobKind::Start => attempt.to_owned(),
+            JobKind::Verify => format!("{attempt}/verify"),
+            JobKind::Predict => format!("{attempt}/predict"),
         })
     }
 
@@ -108,23 +112,23 @@ impl WorkId {
     }
 }
 
-/// What came of a job, and what it printed.
+/// The outcome of a job, with its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkResult {
     pub id: WorkId,
-    pub came: Came,
+    pub outcome: JobOutcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Packed>,
+    pub output: Option<CompressedOutput>,
 }
 
-/// Bytes, compressed and in letters.
+/// The output of a job, compressed and encoded as base64.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Packed(String);
+pub struct CompressedOutput(String);
 
-impl Packed {
-    /// `None` if it would be too large, even without its middle.
+impl CompressedOutput {
+    /// `None` if the output is too large even without its middle part.
     pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
         let pack = |bytes: &[u8]| {
             zstd::encode_all(bytes, 3).ok().filter(|packed| packed.len() <= MAX_OUTPUT)

@@ -1,95 +1,98 @@
-//! A run: what is known of every step, and what follows from it.
+//! The state of a run, and the decisions that follow from it.
 //!
-//! The state is what the records of the journal come to ([`Run::apply`]), and nothing else changes
-//! it, so a run that is read back is the run that was. [`Run::on`] answers what happens with records
-//! and effects. Whoever calls it keeps all of the records before it acts on any effect: an intent is
-//! then durable before the act, and a result before anything that follows from it.
+//! The state is a fold over the records of the journal ([`Run::apply`]); nothing else changes it,
+//! so a run that is read back equals the run that wrote the journal. [`Run::on`] answers an event
+//! with records and effects. The caller must make all records durable before it carries out any
+//! effect. This guarantees that an intent is durable before its act, and a result before any
+//! consequence.
+//!
+//! Clocks, files, threads and processes do not belong here.
 
 mod breaker;
+mod command;
 mod decide;
-mod ends;
 mod event;
+mod explanation;
 mod fold;
-mod order;
-mod places;
+mod propagation;
 mod queues;
 mod reopen;
+mod slots;
 mod snapshot;
 mod stop_after;
 mod tally;
-mod why;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::execute::{MAX_RECEIPT, attempt_id};
-use crate::plan::{Made, OnFailure, Plan, Step, StepId};
-use crate::record::{FailureKind, Outcome, Record};
+use crate::plan::{AppliedAttempt, OnFailure, Plan, Step, StepId};
+use crate::record::{FailureKind, MAX_RECEIPT, Outcome, Record, attempt_id};
 
 use breaker::Breaker;
-use places::Places;
 use queues::Queues;
+use slots::Slots;
 use stop_after::StopAfter;
 use tally::{Class, Tally};
 
-pub use event::{Decision, Effect, Event, Found};
-pub use order::Refusal;
+pub use command::Refusal;
+pub use event::{AttemptStatus, Decision, Effect, Event};
+pub use explanation::Reason;
 pub use snapshot::Snapshot;
-pub use why::Reason;
 
-/// Attempts of one step that can be taken back. Their receipts together are as long as one may be;
-/// of the first ones none is kept.
-pub const MAX_MADE: usize = 1000;
+/// Largest number of attempts of one step that can be undone. Their receipts share the size limit
+/// of one receipt; the oldest attempts lose theirs.
+pub const MAX_APPLIED: usize = 1000;
 
-/// Where a vertex stands.
+/// The state of a vertex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Something before it is open.
+    /// A vertex before it has not ended.
     Waiting,
-    /// It could start, if nothing held it back.
+    /// The vertex could start; a limit, window or pause may hold it back.
     Ready,
-    /// What is looked at before it is looked at. Not in the journal: it can be looked at again.
+    /// The preconditions are being checked. This is not in the journal, because the check can be
+    /// repeated.
     Checking,
     Running,
     Verifying,
-    /// Nobody knows how it ended; it is looked at whether it is done.
+    /// The outcome of the attempt is unknown; its postconditions are being checked.
     VerifyingLost,
-    /// It failed and will be tried again.
+    /// An attempt failed; the next one is scheduled.
     Delayed,
-    /// Nobody knows how it ended; a person decides.
+    /// The outcome of the attempt is unknown; a person decides.
     Unknown,
-    Ended(Ended),
+    Ended(StepEnd),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum StepEnd {
     Ok,
-    /// It was done already.
+    /// The step was done already.
     Unchanged,
-    /// It failed, and that does not matter.
+    /// The step failed, and its failure is ignored.
     Ignored,
     Skipped,
     Failed(FailureKind),
-    /// Something before it did not come to a good end.
+    /// A vertex before it did not succeed.
     Blocked,
-    /// Its subject is left out.
+    /// The subject of the step is left out.
     LeftOut,
-    /// The run was stopped before it started.
+    /// The run was stopped before the step started.
     Stopped,
     Interrupted,
-    /// It came to a good end, and another run took it back.
+    /// The step succeeded, and another run has undone it.
     Undone,
 }
 
-impl Ended {
+impl StepEnd {
     pub fn is_good(self) -> bool {
         matches!(self, Self::Ok | Self::Unchanged | Self::Ignored | Self::Skipped)
     }
 }
 
-/// Why records are not those of a plan.
+/// Why records do not belong to a plan.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -103,20 +106,20 @@ pub enum ReplayError {
     BadSnapshot,
 }
 
-/// What is known of the attempts of a step.
+/// The attempts of a step.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tries {
-    /// The last attempt; 0 if there was none.
+    /// Number of the last attempt; 0 before the first.
     attempt: u32,
-    /// Attempts that failed since the run was last resumed.
+    /// Failed attempts since the run was last resumed.
     failures: u32,
-    /// Looks before an attempt that refused it since then.
+    /// Failed preconditions since the run was last resumed.
     refusals: u32,
-    /// When it is tried again, if it is delayed.
+    /// When the next attempt is due, if the step is delayed.
     due: u64,
     /// Whether the last attempt changed anything.
     changed: bool,
-    /// Whether it was ever really begun, here or in the run that it was carried over from.
+    /// Whether an attempt ever began, here or in the run that the step was carried over from.
     begun: bool,
 }
 
@@ -124,47 +127,47 @@ struct Tries {
 pub struct Run {
     plan: Arc<Plan>,
     states: Vec<State>,
-    /// What the end of a vertex means to those after it, if it has one.
+    /// The meaning of each vertex's end for its successors; valid only after the end.
     classes: Vec<Class>,
     tries: Vec<Tries>,
     tallies: Vec<Tally>,
-    /// Attempts that may have left something, in their order, each with its receipt: every one that
-    /// did not say that all was done already.
+    /// Attempts that may have left changes, in order, each with its receipt: all except those that
+    /// reported no change.
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
-    /// Whom the last attempt of a step was given to, if that is somebody elsewhere.
+    /// The memory that the last attempt of a step was handed out to, for steps on other machines.
     given: BTreeMap<StepId, String>,
-    /// The same of steps that were carried over, the last one first.
-    carried: BTreeMap<StepId, Vec<Made>>,
+    /// Attempts of carried-over steps that may have left changes, the newest first.
+    carried: BTreeMap<StepId, Vec<AppliedAttempt>>,
     queues: Queues,
-    places: Places,
+    slots: Slots,
     in_flight: BTreeSet<StepId>,
-    /// In a copy, what the run itself is looking at.
+    /// In a copy: the steps that the original run is checking.
     shown: BTreeSet<StepId>,
-    /// Vertices that have not come to an end.
+    /// Number of vertices that have not ended.
     open: usize,
     of_subject: Vec<Vec<StepId>>,
     left_out: Vec<bool>,
-    /// Subjects that failed, for each cohort.
+    /// The failed subjects of each failure domain.
     failed: Vec<BTreeSet<u32>>,
-    /// For each cohort, the steps because of which nothing more of it starts.
+    /// The failed steps that shut each failure domain; no more steps of a shut domain start.
     shut: Vec<BTreeSet<StepId>>,
-    /// Who said that nothing new starts.
+    /// Who paused the run, if it is paused.
     paused: Option<String>,
     paused_subjects: Vec<bool>,
-    /// For each subject, steps of which nobody knows how they ended.
+    /// Number of steps with unknown outcome, for each subject.
     undecided: Vec<u32>,
-    /// Steps that somebody wants to wait.
+    /// Steps that are on hold.
     held: BTreeSet<StepId>,
     stop_after: Vec<StopAfter>,
-    /// Somebody said that nothing new starts.
+    /// The run was told to stop: no new step starts.
     asked: bool,
-    /// More failed than may, so nothing new starts.
+    /// Too many steps failed: no new step starts.
     tripped: bool,
-    /// What runs is ended too.
+    /// The run was told to stop at once: running attempts are killed.
     kills: bool,
     breaker: Breaker,
     outcome: Option<Outcome>,
-    /// When it was last looked at.
+    /// The time of the newest record or event.
     seen: u64,
 }
 
@@ -186,14 +189,14 @@ impl Run {
             given: BTreeMap::new(),
             carried: BTreeMap::new(),
             queues: Queues::new(draft),
-            places: Places::new(draft),
+            slots: Slots::new(draft),
             in_flight: BTreeSet::new(),
             shown: BTreeSet::new(),
             open: 0,
             of_subject,
             left_out: vec![false; draft.subjects.len()],
-            failed: vec![BTreeSet::new(); draft.cohorts.len()],
-            shut: vec![BTreeSet::new(); draft.cohorts.len()],
+            failed: vec![BTreeSet::new(); draft.failure_domains.len()],
+            shut: vec![BTreeSet::new(); draft.failure_domains.len()],
             paused: None,
             paused_subjects: vec![false; draft.subjects.len()],
             undecided: vec![0; draft.subjects.len()],
@@ -207,11 +210,11 @@ impl Run {
             seen: 0,
             plan,
         };
-        run.count_anew();
+        run.recount();
         run
     }
 
-    /// The run that these records are of.
+    /// Replays the records of a journal.
     pub fn replay<'r>(
         plan: &Arc<Plan>,
         records: impl IntoIterator<Item = &'r Record>,
@@ -219,9 +222,10 @@ impl Run {
         let mut run = Self::new(Arc::clone(plan));
         let mut records = records.into_iter();
         match records.next() {
-            Some(Record::Plan { hash, at }) if hash == plan.hash() => run.look(*at),
+            Some(Record::Plan { hash, at }) if hash == plan.hash() => run.set_time(*at),
             Some(Record::Plan { hash, .. }) => {
-                let (ours, theirs) = (plan.hash().to_owned(), hash.clone());
+                let ours = plan.hash().to_owned();
+                let theirs = hash.clone();
                 return Err(ReplayError::OtherPlan { ours, theirs });
             }
             Some(_) | None => return Err(ReplayError::NoPlan),
@@ -232,13 +236,13 @@ impl Run {
         Ok(run)
     }
 
-    /// Takes the record of that number of the run's journal into account. It is durable already.
+    /// Applies the durable record with this number in the journal.
     pub fn follow(&mut self, number: usize, record: &Record) -> Result<(), ReplayError> {
         if !self.could_follow(record) {
             let record = format!("{record:?}");
             return Err(ReplayError::Impossible { at: number, record });
         }
-        self.look(record.at());
+        self.set_time(record.at());
         self.apply(record);
         Ok(())
     }
@@ -251,45 +255,47 @@ impl Run {
         self.states[id.at()]
     }
 
-    /// The last attempt of a step; 0 if there was none.
+    /// Number of the last attempt of a step; 0 before the first.
     pub fn attempt(&self, id: StepId) -> u32 {
         self.tries[id.at()].attempt
     }
 
-    /// The memory of whoever elsewhere was given the last attempt of a step; nothing, if nobody was.
+    /// The memory that the last attempt of a step was handed out to; `None` if it was not handed
+    /// out.
     pub fn given(&self, id: StepId) -> Option<&str> {
         self.given.get(&id).map(String::as_str)
     }
 
-    /// Whether a step was ever begun, here or in the run that it was carried over from.
+    /// Whether an attempt of the step ever began, here or in the run that it was carried over from.
     pub fn was_begun(&self, id: StepId) -> bool {
         self.tries[id.at()].begun
     }
 
-    /// Whether a step may have changed something, here or in the run that it was carried over from.
+    /// Whether the step may have left changes, here or in the run that it was carried over from.
     pub fn left_traces(&self, id: StepId) -> bool {
         self.traces.contains_key(&id) || self.carried.contains_key(&id)
     }
 
-    /// Attempts of a step that may have changed something, the last one first, here or in the run that
-    /// it was carried over from. `run` is the name of this one. Nothing, if there are more than
-    /// [`MAX_MADE`].
-    pub fn made(&self, run: &str, id: StepId) -> Option<Vec<Made>> {
-        let (own, carried) = (self.traces.get(&id), self.carried.get(&id));
-        if own.map_or(0, Vec::len) + carried.map_or(0, Vec::len) > MAX_MADE {
+    /// The attempts of a step that may have left changes, the newest first, here or in the run that
+    /// the step was carried over from. `run` is the name of this run. `None` if there are more than
+    /// [`MAX_APPLIED`].
+    pub fn applied(&self, run: &str, id: StepId) -> Option<Vec<AppliedAttempt>> {
+        let own = self.traces.get(&id);
+        let carried = self.carried.get(&id);
+        if own.map_or(0, Vec::len) + carried.map_or(0, Vec::len) > MAX_APPLIED {
             return None;
         }
-        let own = own.into_iter().flatten().rev().map(|(attempt, receipt)| Made {
+        let own = own.into_iter().flatten().rev().map(|(attempt, receipt)| AppliedAttempt {
             attempt: attempt_id(run, id, *attempt),
             receipt: receipt.clone(),
             over_changes: false,
         });
         let mut room = MAX_RECEIPT;
-        let fits = |made: Made| {
+        let fits = |made: AppliedAttempt| {
             let size = serde_json::to_vec(&made.receipt).map_or(usize::MAX, |bytes| bytes.len());
             let fits = size <= room;
             room -= if fits { size } else { 0 };
-            if fits { made } else { Made { receipt: Value::Null, ..made } }
+            if fits { made } else { AppliedAttempt { receipt: Value::Null, ..made } }
         };
         Some(own.chain(carried.into_iter().flatten().cloned()).map(fits).collect())
     }
@@ -298,8 +304,8 @@ impl Run {
         self.outcome
     }
 
-    /// When something could start, if nothing happens before: it is tried again, or its window
-    /// opens.
+    /// The next time at which a step could start without an event: a delayed attempt is due, or a
+    /// window opens.
     pub fn wakes_at(&self) -> Option<u64> {
         let again = self.queues.delayed.first().map(|(at, _)| *at);
         let shut = self.queues.shut.iter().zip(&self.plan.draft().windows);
@@ -309,24 +315,23 @@ impl Run {
         opens.chain(again).min()
     }
 
-    /// Whether something is under way that will come to an end by itself.
+    /// Whether any work runs that will end by itself.
     pub fn is_busy(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    /// So many steps have been begun, or looked at, and have not ended.
+    /// Number of steps that run or are being checked.
     pub(crate) fn under_way(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Steps that are being looked at before they start. A run that only follows records does not
-    /// know of them.
+    /// Steps whose preconditions are being checked. A run that only follows records does not know
+    /// them.
     pub fn checking(&self) -> impl Iterator<Item = StepId> {
         self.in_flight.iter().copied().filter(|id| self.state(*id) == State::Checking)
     }
 
-    /// Lets a copy, which only follows the records and decides nothing, show what the run itself is
-    /// looking at.
+    /// Shows the checks of the original run in a copy that only follows the records.
     pub fn show_checking(&mut self, of: &Self) {
         let shown: BTreeSet<StepId> = of.checking().collect();
         for id in std::mem::replace(&mut self.shown, shown) {
@@ -341,54 +346,55 @@ impl Run {
         }
     }
 
-    /// Who or what said that nothing new starts, if it is so.
+    /// Who or which rule paused the run, if it is paused.
     pub fn paused_by(&self) -> Option<&str> {
         self.paused.as_deref()
     }
 
-    /// Whether nothing new starts because somebody stopped it, or because too much failed.
+    /// Whether no new step starts because the run was told to stop, or because too many steps
+    /// failed.
     pub fn is_stopping(&self) -> bool {
         self.asked || self.tripped
     }
 
-    /// Whether somebody stopped it at once, and not everything that was under way has ended.
+    /// Whether the run was told to stop at once and some attempts still run.
     fn is_ending_all(&self) -> bool {
         self.kills && self.is_busy()
     }
 
-    /// Whether nothing more of the step's cohort starts, because too much of it failed.
+    /// Whether the failure domain of the step is shut, because too many of its subjects failed.
     pub fn is_shut(&self, id: StepId) -> bool {
         self.shut_by(id).next().is_some()
     }
 
-    /// The steps whose failure shut a step's cohort.
+    /// The failed steps that shut the failure domain of a step.
     fn shut_by(&self, id: StepId) -> impl Iterator<Item = StepId> {
-        let cohort = self.plan.step(id).and_then(|step| step.cohort);
-        cohort.into_iter().flat_map(|at| &self.shut[at as usize]).copied()
+        let failure_domain = self.plan.step(id).and_then(|step| step.failure_domain);
+        failure_domain.into_iter().flat_map(|at| &self.shut[at as usize]).copied()
     }
 
-    /// Steps that were not begun because the failure of this one shut its cohort.
+    /// Steps that did not start because the failure of this one shut their failure domain.
     pub fn shut_with(&self, id: StepId) -> impl Iterator<Item = StepId> {
-        let cohort = self.plan.step(id).and_then(|step| step.cohort);
-        let cohort = cohort.filter(|at| self.shut[*at as usize].contains(&id));
-        cohort.into_iter().flat_map(|at| self.blocked_of(at))
+        let failure_domain = self.plan.step(id).and_then(|step| step.failure_domain);
+        let failure_domain = failure_domain.filter(|at| self.shut[*at as usize].contains(&id));
+        failure_domain.into_iter().flat_map(|at| self.blocked_of(at))
     }
 
-    fn blocked_of(&self, cohort: u32) -> impl Iterator<Item = StepId> {
+    fn blocked_of(&self, failure_domain: u32) -> impl Iterator<Item = StepId> {
         let is_of = move |id: &StepId| {
-            self.plan.step(*id).is_some_and(|step| step.cohort == Some(cohort))
+            self.plan.step(*id).is_some_and(|step| step.failure_domain == Some(failure_domain))
                 && self.passes_on_loss(*id)
                 && self.classes[id.at()] == Class::Bad
         };
         self.plan.ids().filter(is_of)
     }
 
-    /// Steps that somebody wants to wait.
+    /// Steps that are on hold.
     pub fn held(&self) -> impl Iterator<Item = StepId> {
         self.held.iter().copied()
     }
 
-    /// Steps whose end a person must tell.
+    /// Steps with unknown outcome, which a person must decide.
     pub fn undecided(&self) -> impl Iterator<Item = StepId> {
         self.plan.ids().filter(|id| self.state(*id) == State::Unknown)
     }
@@ -397,26 +403,28 @@ impl Run {
         !self.is_stopping() && self.paused.is_none() && self.outcome.is_none()
     }
 
-    /// Nothing runs, and nothing will.
+    /// Nothing runs, and nothing will start.
     fn is_over(&self) -> bool {
         self.in_flight.is_empty() && (self.open == 0 || self.is_stopping())
     }
 
-    fn comes_to(&self) -> Outcome {
-        let (mut bad, mut stopped, mut interrupted) = (false, false, false);
+    fn compute_outcome(&self) -> Outcome {
+        let mut bad = false;
+        let mut stopped = false;
+        let mut interrupted = false;
         for id in self.plan.ids() {
             match self.state(id) {
-                State::Ended(Ended::Failed(_) | Ended::Blocked) => {
+                State::Ended(StepEnd::Failed(_) | StepEnd::Blocked) => {
                     let subject = self.plan.step(id).and_then(|step| step.subject);
                     bad |= !subject.is_some_and(|at| self.left_out[at as usize]);
                 }
-                State::Ended(Ended::Interrupted) => interrupted = true,
+                State::Ended(StepEnd::Interrupted) => interrupted = true,
                 State::Unknown => bad = true,
-                State::Ended(Ended::Stopped | Ended::Undone) => stopped = true,
+                State::Ended(StepEnd::Stopped | StepEnd::Undone) => stopped = true,
                 _ => {}
             }
         }
-        // What was stopped by failures has failed, whoever stops it besides.
+        // A run that was stopped by failures has failed, even if a person stops it as well.
         if self.tripped {
             Outcome::Failed
         } else if self.asked && (self.open > 0 || stopped || interrupted) {
@@ -433,14 +441,16 @@ impl Run {
     }
 
     fn fails_strictly(&self) -> bool {
-        let cohorts = self.plan.draft().cohorts.iter().zip(&self.failed);
-        cohorts.into_iter().any(|(cohort, failed)| cohort.is_strict && !failed.is_empty())
+        let failure_domains = self.plan.draft().failure_domains.iter().zip(&self.failed);
+        failure_domains
+            .into_iter()
+            .any(|(failure_domain, failed)| failure_domain.is_strict && !failed.is_empty())
     }
 
-    /// Whether what failed so far stops the run.
+    /// Whether the failures so far stop the run.
     fn is_tripped(&self) -> bool {
         self.plan.ids().any(|id| {
-            matches!(self.state(id), State::Ended(Ended::Failed(_)))
+            matches!(self.state(id), State::Ended(StepEnd::Failed(_)))
                 && !self.is_shut(id)
                 && self.classes[id.at()] == Class::Bad
                 && self.step(id).on_failure == OnFailure::Stop

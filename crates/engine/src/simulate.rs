@@ -1,7 +1,7 @@
-//! Runs that only happen on paper: the same decisions, in a time of their own.
+//! Simulated runs: the same decisions as a real run, on a simulated clock.
 //!
-//! How long steps take and which fail is in a [`Scenario`]. Nothing waits, so that a day of a large
-//! site is over in a second.
+//! A [`Scenario`] defines the duration of steps and their failures. Nothing sleeps, so a day of a
+//! large site takes a second. Real executors and clocks do not belong here.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -11,46 +11,46 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::plan::{Kind, Plan, Rule, Step, StepId};
-use crate::record::{End, FailureKind, Outcome};
-use crate::run::{Effect, Ended, Event, Run, State};
+use crate::record::{End, FailedCheck, FailureKind, Outcome};
+use crate::run::{Effect, Event, Run, State, StepEnd};
 
-/// Cases of one scenario.
+/// Largest number of cases in a scenario.
 pub const MAX_CASES: usize = 10_000;
 
-/// Longest time that a step may be said to take: a year, as in task files.
+/// Longest duration of a simulated step: a year, as in task files.
 pub const MAX_TAKES_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 
-/// What nobody says otherwise.
+/// Duration of a step without any other definition.
 const TAKES_MS: u64 = 1000;
 
-/// What happens in a simulation.
+/// The events of a simulation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// How long a step takes of which neither a case nor the plan says it.
+    /// Duration of steps for which neither a case nor the plan has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes_ms: Option<u64>,
-    /// Of those that are about a step, each one says more than the ones before it.
+    /// Later cases override earlier ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<Case>,
 }
 
-/// What is special about some steps.
+/// The behaviour of selected steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// The name of a step as the plan has it; `*` stands for anything.
+    /// The name of a step in the plan; `*` matches any text.
     pub steps: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fails: Option<Fails>,
-    /// Where it fails: by itself, or in what is looked at before or after it.
+    /// Where the step fails: in the step itself, or in a check before or after it.
     #[serde(default)]
     pub at: FailsAt,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// There was nothing to do.
+    /// The step changes nothing.
     #[serde(default)]
     pub unchanged: bool,
 }
@@ -58,7 +58,7 @@ pub struct Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fails {
-    /// The first so many attempts.
+    /// This many attempts, counted from the first.
     First(u32),
     Always,
 }
@@ -72,75 +72,75 @@ pub enum FailsAt {
     After,
 }
 
-/// Why a scenario is none for a plan.
+/// Why a scenario does not fit a plan.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    #[error("there are {0} cases; at most {MAX_CASES} fit")]
+    #[error("the scenario has {0} cases; at most {MAX_CASES} fit")]
     TooLarge(usize),
-    #[error("no step of the plan is called `{0}`; `*` stands for anything")]
+    #[error("no step of the plan has the name `{0}`; `*` matches any text")]
     NoSuchStep(String),
-    #[error("`{0}` is said to fail in a check {1} it, but it has none; say `at: run`")]
+    #[error("the scenario lets `{0}` fail in a check {1} the step, which has none; use `at: run`")]
     NoSuchCheck(String, &'static str),
-    #[error("{0} ms are longer than a year")]
+    #[error("the duration {0} ms is longer than a year")]
     TooLong(u64),
 }
 
-/// What came of it.
+/// The result of a simulation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Simulated {
-    /// `None` if a person would have to say something before it goes on.
+pub struct Simulation {
+    /// `None` if the run needs a person to continue.
     pub outcome: Option<Outcome>,
     pub makespan_ms: u64,
-    /// What the end waited for, from the first one to the last.
+    /// The chain of steps that determined the end, from first to last.
     pub critical_path: Vec<Leg>,
-    pub pools: Vec<Waiting>,
-    /// Steps by how they ended.
+    pub limits: Vec<LimitDelay>,
+    /// Number of steps by their end.
     pub ends: BTreeMap<&'static str, usize>,
-    pub failures: Vec<Failed>,
+    pub failures: Vec<FailedStep>,
 }
 
 /// A step that failed for good.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Failed {
+pub struct FailedStep {
     pub step: StepId,
     pub name: String,
     pub reason: String,
 }
 
-/// One step on the longest way.
+/// One step of the critical path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Leg {
     pub step: StepId,
     pub name: String,
-    /// Since the beginning.
+    /// Since the start of the run.
     pub from_ms: u64,
     pub until_ms: u64,
-    /// The pool that it waited for after everything before it had ended.
+    /// The limit that the step waited for after all steps before it had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_for: Option<String>,
 }
 
-/// What waiting for places in a pool comes to.
+/// The delay that a concurrency limit caused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Waiting {
-    pub pool: String,
-    pub places: u32,
-    /// Steps that had to wait.
+pub struct LimitDelay {
+    pub limit: String,
+    pub slots: u32,
+    /// Number of delayed steps.
     pub steps: usize,
-    /// Of all of them together.
+    /// Sum over all delayed steps.
     pub waited_ms: u64,
     pub longest_ms: u64,
 }
 
-/// Runs a plan on paper, from `starts_at` in milliseconds since 1970.
+/// Simulates a run of a plan from `starts_at`, in milliseconds since 1970.
 pub fn simulate(
     plan: &Arc<Plan>,
     scenario: &Scenario,
     starts_at: u64,
-) -> Result<Simulated, ScenarioError> {
+) -> Result<Simulation, ScenarioError> {
     let behaviours = scenario.behaviours(plan)?;
-    let mut paper = Paper {
+    let mut run = SimulatedRun {
         run: Run::new(Arc::clone(plan)),
         behaviours,
         now: starts_at,
@@ -151,8 +151,8 @@ pub fn simulate(
         ended: vec![None; plan.len()],
         reasons: HashMap::new(),
     };
-    paper.go();
-    Ok(paper.sum_up(starts_at))
+    run.go();
+    Ok(run.sum_up(starts_at))
 }
 
 #[derive(Clone)]
@@ -179,7 +179,7 @@ impl Scenario {
             takes_ms: step.expected_ms.unwrap_or(takes_ms),
             fails: 0,
             at: FailsAt::Run,
-            reason: "the scenario says so".to_owned(),
+            reason: "failed by the scenario".to_owned(),
             unchanged: false,
         };
         let nothing = Step::default();
@@ -215,7 +215,7 @@ impl Scenario {
 }
 
 impl Case {
-    /// Where it is said to fail, if the step looks at nothing there.
+    /// The check that the case names and the step does not have.
     fn missing_check(&self, step: &Step) -> Option<&'static str> {
         self.fails?;
         match self.at {
@@ -243,7 +243,7 @@ impl Case {
     }
 }
 
-/// Whether a text is like a pattern in which `*` stands for anything.
+/// Whether a text matches a pattern in which `*` matches any text.
 fn glob(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -259,21 +259,21 @@ fn glob(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-struct Paper {
+struct SimulatedRun {
     run: Run,
     behaviours: Vec<Behaviour>,
     now: u64,
-    /// When, and the number of the event.
+    /// Time and number of each pending event.
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     events: HashMap<u64, Event>,
     next: u64,
     started: Vec<Option<u64>>,
     ended: Vec<Option<u64>>,
-    /// Why steps failed last.
+    /// The last failure of each step.
     reasons: HashMap<StepId, String>,
 }
 
-impl Paper {
+impl SimulatedRun {
     fn go(&mut self) {
         let mut effects = self.run.recover(self.now).effects;
         loop {
@@ -284,7 +284,7 @@ impl Paper {
                 return;
             }
             let event = if let Some(Reverse((at, number))) = self.queue.pop() {
-                // Something may be tried again before that.
+                // A delayed attempt may be due earlier.
                 if let Some(wakes) = self.run.wakes_at().filter(|wakes| *wakes < at) {
                     self.queue.push(Reverse((at, number)));
                     self.now = self.now.max(wakes);
@@ -305,11 +305,15 @@ impl Paper {
             {
                 self.ended[step.at()] = Some(self.now);
             }
-            if let Event::Ran { step, end: End::Failed { reason, .. }, .. }
-            | Event::Verified { step, holds: false, reason, .. }
-            | Event::Checked { step, refused: Some(reason), .. } = &event
-            {
-                self.reasons.insert(*step, reason.clone());
+            match &event {
+                Event::Ran { step, end: End::Failed { reason, .. }, .. } => {
+                    self.reasons.insert(*step, reason.clone());
+                }
+                Event::Verified { step, failed: Some(check), .. }
+                | Event::Checked { step, failed: Some(check), .. } => {
+                    self.reasons.insert(*step, check.to_string());
+                }
+                _ => {}
             }
             effects = self.run.on(event, self.now).effects;
         }
@@ -324,8 +328,8 @@ impl Paper {
     fn act(&mut self, effect: Effect) {
         match effect {
             Effect::Check { step, attempt } => {
-                let refused = self.fails(step, attempt, FailsAt::Before);
-                self.later(0, Event::Checked { step, attempt, refused });
+                let failed = self.fails(step, attempt, FailsAt::Before).map(FailedCheck::not_made);
+                self.later(0, Event::Checked { step, attempt, failed });
             }
             Effect::Start { step, attempt } => {
                 self.started[step.at()].get_or_insert(self.now);
@@ -333,10 +337,8 @@ impl Paper {
                 self.later(after, Event::Ran { step, attempt, end });
             }
             Effect::Verify { step, attempt } => {
-                let reason = self.fails(step, attempt, FailsAt::After);
-                let holds = reason.is_none();
-                let reason = reason.unwrap_or_default();
-                self.later(0, Event::Verified { step, attempt, holds, reason });
+                let failed = self.fails(step, attempt, FailsAt::After).map(FailedCheck::not_made);
+                self.later(0, Event::Verified { step, attempt, failed });
             }
             Effect::Kill { step, attempt } => {
                 self.later(0, Event::Ran { step, attempt, end: End::Interrupted });
@@ -355,7 +357,7 @@ impl Paper {
         let behaviour = &self.behaviours[step.at()];
         let timeout = self.run.plan().step(step).and_then(|step| step.timeout_ms);
         if let Some(timeout) = timeout.filter(|timeout| *timeout < behaviour.takes_ms) {
-            let reason = "its time is over".to_owned();
+            let reason = "timed out".to_owned();
             return (timeout, End::Failed { kind: FailureKind::Timeout, reason });
         }
         let end = match self.fails(step, attempt, FailsAt::Run) {
@@ -365,54 +367,54 @@ impl Paper {
         (behaviour.takes_ms, end)
     }
 
-    fn sum_up(self, starts_at: u64) -> Simulated {
+    fn sum_up(self, starts_at: u64) -> Simulation {
         let plan = Arc::clone(self.run.plan());
         let mut ends = BTreeMap::new();
         for id in plan.ids().filter(|id| plan.step(*id).is_some()) {
-            *ends.entry(word(self.run.state(id))).or_default() += 1;
+            *ends.entry(state_name(self.run.state(id))).or_default() += 1;
         }
         let times = Times::new(&plan, &self.started, &self.ended, starts_at);
-        let failed = |id: &StepId| matches!(self.run.state(*id), State::Ended(Ended::Failed(_)));
-        let failures = plan.ids().filter(failed).map(|id| Failed {
+        let failed = |id: &StepId| matches!(self.run.state(*id), State::Ended(StepEnd::Failed(_)));
+        let failures = plan.ids().filter(failed).map(|id| FailedStep {
             step: id,
             name: plan.vertex(id).name.clone(),
             reason: self.reasons.get(&id).cloned().unwrap_or_default(),
         });
-        Simulated {
+        Simulation {
             outcome: self.run.outcome(),
             makespan_ms: self.now - starts_at,
             critical_path: times.critical_path(),
-            pools: times.waiting(),
+            limits: times.limit_delays(),
             ends,
             failures: failures.collect(),
         }
     }
 }
 
-fn word(state: State) -> &'static str {
+fn state_name(state: State) -> &'static str {
     match state {
-        State::Ended(Ended::Ok) => "ok",
-        State::Ended(Ended::Unchanged) => "unchanged",
-        State::Ended(Ended::Ignored) => "ignored",
-        State::Ended(Ended::Skipped) => "skipped",
-        State::Ended(Ended::Failed(_)) => "failed",
-        State::Ended(Ended::Blocked) => "blocked",
-        State::Ended(Ended::LeftOut) => "left out",
-        State::Ended(Ended::Stopped) => "stopped",
-        State::Ended(Ended::Interrupted) => "interrupted",
-        State::Ended(Ended::Undone) => "undone",
+        State::Ended(StepEnd::Ok) => "ok",
+        State::Ended(StepEnd::Unchanged) => "unchanged",
+        State::Ended(StepEnd::Ignored) => "ignored",
+        State::Ended(StepEnd::Skipped) => "skipped",
+        State::Ended(StepEnd::Failed(_)) => "failed",
+        State::Ended(StepEnd::Blocked) => "blocked",
+        State::Ended(StepEnd::LeftOut) => "left out",
+        State::Ended(StepEnd::Stopped) => "stopped",
+        State::Ended(StepEnd::Interrupted) => "interrupted",
+        State::Ended(StepEnd::Undone) => "undone",
         _ => "open",
     }
 }
 
-/// When everything began and ended.
+/// Start and end of every vertex.
 struct Times<'a> {
     plan: &'a Plan,
     started: &'a [Option<u64>],
     starts_at: u64,
-    /// Also of what does nothing.
+    /// End of every vertex, including joins and skipped steps.
     ended: Vec<u64>,
-    /// What ended at a time and gave back a place in a pool.
+    /// The step that released a slot of a limit at a given time.
     freed: HashMap<(u32, u64), StepId>,
 }
 
@@ -433,23 +435,23 @@ impl<'a> Times<'a> {
         for id in plan.order() {
             times.ended[id.at()] = match (&plan.vertex(*id).kind, ended[id.at()]) {
                 (_, Some(ended)) => ended,
-                (Kind::Join(rule), None) => times.passed(*id, *rule),
-                (Kind::Step(_), None) => times.ready(*id),
+                (Kind::Join(rule), None) => times.passed_at(*id, *rule),
+                (Kind::Step(_), None) => times.ready_at(*id),
             };
-            for pool in plan.step(*id).into_iter().flat_map(|step| &step.pools) {
-                times.freed.insert((*pool, times.ended[id.at()]), *id);
+            for limit in plan.step(*id).into_iter().flat_map(|step| &step.limits) {
+                times.freed.insert((*limit, times.ended[id.at()]), *id);
             }
         }
         times
     }
 
-    /// When all before a vertex had ended.
-    fn ready(&self, id: StepId) -> u64 {
+    /// When the last vertex before this one ended.
+    fn ready_at(&self, id: StepId) -> u64 {
         let before = self.plan.vertex(id).after.iter().map(|before| self.ended[before.at()]);
         before.max().unwrap_or(self.starts_at)
     }
 
-    fn passed(&self, id: StepId, rule: Rule) -> u64 {
+    fn passed_at(&self, id: StepId, rule: Rule) -> u64 {
         let mut ends: Vec<u64> =
             self.plan.vertex(id).after.iter().map(|before| self.ended[before.at()]).collect();
         ends.sort_unstable();
@@ -463,16 +465,18 @@ impl<'a> Times<'a> {
         ends.get(last).copied().unwrap_or(self.starts_at)
     }
 
-    /// The pool that a step waited for, and what gave it its place.
+    /// The limit that a step waited for, and the step that released the slot.
     fn held_by(&self, id: StepId) -> Option<(u32, StepId)> {
-        let started = self.started[id.at()].filter(|started| *started > self.ready(id))?;
-        let pools = &self.plan.step(id)?.pools;
-        pools.iter().find_map(|pool| self.freed.get(&(*pool, started)).map(|freed| (*pool, *freed)))
+        let started = self.started[id.at()].filter(|started| *started > self.ready_at(id))?;
+        let limits = &self.plan.step(id)?.limits;
+        limits
+            .iter()
+            .find_map(|limit| self.freed.get(&(*limit, started)).map(|freed| (*limit, *freed)))
     }
 
     fn critical_path(&self) -> Vec<Leg> {
         let ran = self.plan.ids().filter(|id| self.started[id.at()].is_some());
-        // Of those that ended last, the first.
+        // Among the steps that ended last, the first.
         let mut next = ran.max_by_key(|id| (self.ended[id.at()], Reverse(*id)));
         let mut legs = Vec::new();
         while let Some(id) = next {
@@ -484,18 +488,18 @@ impl<'a> Times<'a> {
                     from_ms: started - self.starts_at,
                     until_ms: self.ended[id.at()] - self.starts_at,
                     waited_for: held
-                        .map(|(pool, _)| self.plan.draft().pools[pool as usize].name.clone()),
+                        .map(|(limit, _)| self.plan.draft().limits[limit as usize].name.clone()),
                 });
             }
-            // A step that takes no time may give a place to one that it waited for itself.
+            // A step without duration may release a slot to a step that it waited for itself.
             let freed = held
                 .map(|(_, freed)| freed)
                 .filter(|freed| self.started[freed.at()] < self.started[id.at()]);
             next = freed.or_else(|| {
-                let limit = self.started[id.at()].unwrap_or(self.ended[id.at()]);
+                let bound = self.started[id.at()].unwrap_or(self.ended[id.at()]);
                 let before = self.plan.vertex(id).after.iter().copied();
                 before
-                    .filter(|before| self.ended[before.at()] <= limit)
+                    .filter(|before| self.ended[before.at()] <= bound)
                     .max_by_key(|before| (self.ended[before.at()], Reverse(*before)))
             });
         }
@@ -503,22 +507,23 @@ impl<'a> Times<'a> {
         legs
     }
 
-    fn waiting(&self) -> Vec<Waiting> {
-        let pools = &self.plan.draft().pools;
-        let none = pools.iter().map(|pool| Waiting {
-            pool: pool.name.clone(),
-            places: pool.places,
+    fn limit_delays(&self) -> Vec<LimitDelay> {
+        let limits = &self.plan.draft().limits;
+        let none = limits.iter().map(|limit| LimitDelay {
+            limit: limit.name.clone(),
+            slots: limit.slots,
             steps: 0,
             waited_ms: 0,
             longest_ms: 0,
         });
-        let mut waiting: Vec<Waiting> = none.collect();
+        let mut waiting: Vec<LimitDelay> = none.collect();
         for id in self.plan.ids() {
-            let (Some((pool, _)), Some(started)) = (self.held_by(id), self.started[id.at()]) else {
+            let (Some((limit, _)), Some(started)) = (self.held_by(id), self.started[id.at()])
+            else {
                 continue;
             };
-            let waited = started - self.ready(id);
-            let entry = &mut waiting[pool as usize];
+            let waited = started - self.ready_at(id);
+            let entry = &mut waiting[limit as usize];
             entry.steps += 1;
             entry.waited_ms += waited;
             entry.longest_ms = entry.longest_ms.max(waited);
@@ -532,21 +537,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::{Cohort, Draft, Holder, OnFailure, Pool, Vertex};
+    use crate::plan::{ConcurrencyLimit, Draft, FailureDomain, Holder, OnFailure, Vertex};
 
     fn vertex(name: &str, after: &[u32], step: Step) -> Vertex {
         let after = after.iter().copied().map(StepId).collect();
         Vertex { name: name.to_owned(), after, kind: Kind::Step(Box::new(step)) }
     }
 
-    fn takes(expected_ms: u64, pools: &[u32]) -> Step {
-        Step { expected_ms: Some(expected_ms), pools: pools.to_vec(), ..Step::default() }
+    fn takes(expected_ms: u64, limits: &[u32]) -> Step {
+        Step { expected_ms: Some(expected_ms), limits: limits.to_vec(), ..Step::default() }
     }
 
     fn plan(vertices: Vec<Vertex>) -> Arc<Plan> {
-        let pools =
-            vec![Pool { name: "one at a time".to_owned(), places: 1, held_by: Holder::Step }];
-        Arc::new(Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("a plan"))
+        let limits = vec![ConcurrencyLimit {
+            name: "one at a time".to_owned(),
+            slots: 1,
+            held_by: Holder::Step,
+        }];
+        Arc::new(Plan::new(Draft { vertices, limits, ..Draft::default() }).expect("a plan"))
     }
 
     fn scenario(text: &str) -> Scenario {
@@ -554,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_way_is_named_and_what_was_waited_for() {
+    fn critical_path_names_steps_and_limits() {
         let plan = plan(vec![
             vertex("short", &[], takes(10, &[])),
             vertex("long", &[], takes(50, &[])),
@@ -562,22 +570,22 @@ mod tests {
             vertex("b", &[1], takes(100, &[0])),
             vertex("end", &[2, 3], takes(5, &[])),
         ]);
-        let came = simulate(&plan, &Scenario::default(), 7).unwrap();
-        assert_eq!((came.outcome, came.makespan_ms), (Some(Outcome::Succeeded), 215));
-        let names: Vec<&str> = came.critical_path.iter().map(|leg| leg.name.as_str()).collect();
+        let result = simulate(&plan, &Scenario::default(), 7).unwrap();
+        assert_eq!((result.outcome, result.makespan_ms), (Some(Outcome::Succeeded), 215));
+        let names: Vec<&str> = result.critical_path.iter().map(|leg| leg.name.as_str()).collect();
         assert_eq!(names, ["short", "a", "b", "end"]);
-        let b = &came.critical_path[2];
+        let b = &result.critical_path[2];
         assert_eq!(
             (b.from_ms, b.until_ms, b.waited_for.as_deref()),
             (110, 210, Some("one at a time"))
         );
-        let pool = &came.pools[0];
-        assert_eq!((pool.steps, pool.waited_ms, pool.longest_ms), (1, 60, 60));
-        assert_eq!(came.ends, [("ok", 5)].into());
+        let limit = &result.limits[0];
+        assert_eq!((limit.steps, limit.waited_ms, limit.longest_ms), (1, 60, 60));
+        assert_eq!(result.ends, [("ok", 5)].into());
     }
 
     #[test]
-    fn failures_and_their_places_are_as_the_scenario_says() {
+    fn scenario_defines_failures_and_their_places() {
         let step = Step { retries: 1, delay_ms: 30, ..takes(10, &[]) };
         let looked_at = Step {
             before: vec![crate::plan::Call::default()],
@@ -594,17 +602,17 @@ mod tests {
             {"steps": "a@1", "fails": {"first": 1}},
             {"steps": "a@2", "fails": "always", "at": "before", "reason": "no disk"}
         ]}"#;
-        let came = simulate(&plan, &scenario(text), 0).unwrap();
-        assert_eq!(came.makespan_ms, 20 + 30 + 20 + 10);
-        assert_eq!(came.outcome, Some(Outcome::Failed));
-        assert_eq!(came.ends, [("ok", 2), ("failed", 1)].into());
+        let result = simulate(&plan, &scenario(text), 0).unwrap();
+        assert_eq!(result.makespan_ms, 20 + 30 + 20 + 10);
+        assert_eq!(result.outcome, Some(Outcome::Failed));
+        assert_eq!(result.ends, [("ok", 2), ("failed", 1)].into());
         let failed: Vec<_> =
-            came.failures.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
+            result.failures.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
         assert_eq!(failed, [("a@2", "no disk")]);
     }
 
     #[test]
-    fn a_case_about_a_check_that_is_not_there_is_a_mistake_and_so_is_a_time_without_end() {
+    fn case_with_missing_check_or_endless_time_is_refused() {
         let plan = plan(vec![vertex("a", &[], takes(1, &[]))]);
         let wrong = |text: &str| simulate(&plan, &scenario(text), 0).unwrap_err();
         for (at, when) in [("before", "before"), ("after", "after")] {
@@ -622,19 +630,19 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_takes_longer_than_it_may_runs_out_of_time() {
+    fn simulated_step_times_out() {
         let plan = plan(vec![vertex("a", &[], Step { timeout_ms: Some(40), ..takes(50, &[]) })]);
-        let came = simulate(&plan, &Scenario::default(), 0).unwrap();
-        assert_eq!((came.outcome, came.makespan_ms), (Some(Outcome::Failed), 40));
+        let result = simulate(&plan, &Scenario::default(), 0).unwrap();
+        assert_eq!((result.outcome, result.makespan_ms), (Some(Outcome::Failed), 40));
     }
 
     #[test]
-    fn a_case_about_nothing_is_a_mistake_and_so_is_an_unknown_field() {
+    fn case_without_steps_or_with_unknown_field_is_refused() {
         let plan = plan(vec![vertex("a", &[], takes(1, &[]))]);
         let error = simulate(&plan, &scenario(r#"{"cases": [{"steps": "b*"}]}"#), 0).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "no step of the plan is called `b*`; `*` stands for anything"
+            "no step of the plan has the name `b*`; `*` matches any text"
         );
         assert!(serde_json::from_str::<Scenario>(r#"{"takes": 1}"#).is_err());
         let many = Scenario {
@@ -645,27 +653,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tolerated_leaves_the_run_degraded() {
+    fn tolerated_failure_leaves_the_run_degraded() {
         let vertices = (0..4).map(|at| {
-            let step = Step { subject: Some(at), cohort: Some(0), ..takes(1, &[]) };
+            let step = Step { subject: Some(at), failure_domain: Some(0), ..takes(1, &[]) };
             vertex(&format!("a@{at}"), &[], step)
         });
         let draft = Draft {
             vertices: vertices.collect(),
             subjects: (0..4).map(|at| at.to_string()).collect(),
-            cohorts: vec![Cohort { name: "all".to_owned(), tolerate: 1, ..Cohort::default() }],
+            failure_domains: vec![FailureDomain {
+                name: "all".to_owned(),
+                tolerate: 1,
+                ..FailureDomain::default()
+            }],
             ..Draft::default()
         };
         let plan = Arc::new(Plan::new(draft).unwrap());
-        let came =
+        let result =
             simulate(&plan, &scenario(r#"{"cases": [{"steps": "a@2", "fails": "always"}]}"#), 0)
                 .unwrap();
-        assert_eq!(came.outcome, Some(Outcome::Degraded));
+        assert_eq!(result.outcome, Some(Outcome::Degraded));
     }
 
     #[test]
-    fn a_large_site_is_over_in_seconds_and_always_the_same() {
-        let (nodes, tasks) = (1000, 52);
+    fn simulation_of_a_large_site_is_fast_and_deterministic() {
+        let nodes = 1000;
+        let tasks = 52;
         let mut vertices = Vec::new();
         for node in 0..nodes {
             for task in 0..tasks {
@@ -677,34 +690,35 @@ mod tests {
                 ));
             }
         }
-        let pools = vec![Pool { name: "run".to_owned(), places: 100, held_by: Holder::Step }];
-        let plan = Arc::new(Plan::new(Draft { vertices, pools, ..Draft::default() }).unwrap());
+        let limits =
+            vec![ConcurrencyLimit { name: "run".to_owned(), slots: 100, held_by: Holder::Step }];
+        let plan = Arc::new(Plan::new(Draft { vertices, limits, ..Draft::default() }).unwrap());
         let began = std::time::Instant::now();
-        let came = simulate(&plan, &Scenario::default(), 0).unwrap();
-        // Without optimisation, and beside other tests.
+        let result = simulate(&plan, &Scenario::default(), 0).unwrap();
+        // A generous bound: unoptimized build, other tests in parallel.
         assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
-        assert_eq!(came.outcome, Some(Outcome::Succeeded));
-        assert_eq!(came, simulate(&plan, &Scenario::default(), 0).unwrap());
-        assert!(came.pools[0].waited_ms > 0);
+        assert_eq!(result.outcome, Some(Outcome::Succeeded));
+        assert_eq!(result, simulate(&plan, &Scenario::default(), 0).unwrap());
+        assert!(result.limits[0].waited_ms > 0);
     }
 
     proptest! {
         #[test]
-        fn a_longest_way_has_no_gaps(edges in proptest::collection::vec((0..12_u32, 0..12_u32), 0..20), times in proptest::collection::vec(1..50_u64, 12)) {
+        fn critical_path_has_no_gaps(edges in proptest::collection::vec((0..12_u32, 0..12_u32), 0..20), times in proptest::collection::vec(1..50_u64, 12)) {
             let vertices = (0..12).map(|at| {
                 let before: Vec<u32> = edges.iter().filter(|(from, to)| *to == at && from < to).map(|(from, _)| *from).collect();
-                let pools: &[u32] = if at % 3 == 0 { &[0] } else { &[] };
-                vertex(&format!("s{at}"), &before, takes(times[at as usize], pools))
+                let limits: &[u32] = if at % 3 == 0 { &[0] } else { &[] };
+                vertex(&format!("s{at}"), &before, takes(times[at as usize], limits))
             });
-            let came = simulate(&plan(vertices.collect()), &Scenario::default(), 0).unwrap();
-            let path = came.critical_path;
+            let result = simulate(&plan(vertices.collect()), &Scenario::default(), 0).unwrap();
+            let path = result.critical_path;
             prop_assert_eq!(path[0].from_ms, 0);
             prop_assert!(path.windows(2).all(|legs| legs[0].until_ms == legs[1].from_ms));
-            prop_assert_eq!(path[path.len() - 1].until_ms, came.makespan_ms);
+            prop_assert_eq!(path[path.len() - 1].until_ms, result.makespan_ms);
         }
 
         #[test]
-        fn a_pattern_is_like_what_it_was_made_of(parts in proptest::collection::vec("[ab]{0,3}", 1..5), fill in "[abc]{0,4}") {
+        fn glob_matches_the_text_it_was_made_of(parts in proptest::collection::vec("[ab]{0,3}", 1..5), fill in "[abc]{0,4}") {
             prop_assert!(glob(&parts.join("*"), &parts.join(&fill)));
             let other = format!("z{}", parts.join(&fill));
             prop_assert!(parts[0].is_empty() || !glob(&parts.join("*"), &other));

@@ -1,65 +1,68 @@
-//! Machines without an agent, through the system's `ssh`.
+//! Steps on machines without an agent, through the system's `ssh`.
 //!
-//! A step that has a form for machines with nothing but a shell
-//! ([`Action::script`](crate::action::Action::script)) is handed to a small runner over there, which
-//! lets go of the connection and writes down how the step ended. A connection that breaks is made
-//! anew, and the machine is asked; nothing is begun twice, because the runner knows attempts by name.
+//! A step whose actions have a script ([`Action::script`](crate::action::Action::script)) is handed
+//! to a small runner on the machine (`ssh/runner.sh`). The runner detaches from the connection and
+//! records the exit of the step. After a connection breaks, a new one asks for the state. Attempts
+//! never begin twice, because the runner knows them by name.
+//!
+//! The `ssh` command itself belongs to [`connection`].
 
 mod connection;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use crate::action::{
-    Cancel, Catalog, Failure, Output as _, Prediction, Purpose, Script, Secrets, Stream,
-    WOULD_CHANGE,
+    Cancel, Catalog, Failure, Observation, Output as _, Prediction, Purpose, Script, Secrets,
+    Stream, WOULD_CHANGE,
 };
 use crate::drive::Executor;
-use crate::execute::output::{Redactions, Sink, Watched};
+use crate::execute::output::{RedactedSecrets, Redactions, Sink};
 use crate::execute::process::GRACE_AFTER_CANCEL;
 use crate::execute::{
-    ATTEMPT_VARIABLE, Came, Check, Crew, Foretold, Job, MAX_THREADS, Outputs, PREDICT_TIMEOUT,
-    What, nap,
+    ATTEMPT_VARIABLE, Check, DryRunResult, Job, JobKind, JobOutcome, MAX_THREADS, Outputs,
+    PREDICT_TIMEOUT, Polls, WorkerPool, nap,
 };
 use crate::plan::{Call, Plan, Step, StepId};
-use crate::record::{End, FailureKind};
-use crate::run::{Effect, Event, Found};
+use crate::record::{End, FailedCheck, FailureKind};
+use crate::run::{AttemptStatus, Effect, Event};
 
 use connection::{NoAnswer, Payload, State};
 
 pub use connection::Login;
 
-/// So long the machine waits for an end before it says that there is none yet.
+/// How long the runner waits for the end of a step before it answers that the step is running.
 const WAIT: Duration = Duration::from_secs(20);
-/// For one look, where the step does not say how long it may take.
+/// Timeout of a check whose step has no timeout.
 const LOOK_TIMEOUT: Duration = Duration::from_mins(1);
-/// Machines that are asked at the same time what a step would change.
+/// Number of machines that are asked for predictions at once.
 const PREDICTED_AT_ONCE: usize = 16;
-/// Between connections that fail.
+/// Pause between failed connections.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What `timeout` says of a program whose time was over: ended, or killed.
+/// Exit codes of `timeout` for a program that was terminated or killed.
 const TIMED_OUT: [i32; 2] = [124, 137];
 
-/// With what machines are reached and steps are carried out on them.
+/// Everything an executor over ssh needs.
 #[derive(Clone)]
 pub struct SshSetup {
     pub login: Login,
     pub catalog: Catalog,
     pub secrets: Arc<dyn Secrets>,
     pub outputs: Outputs,
-    /// A machine that cannot be reached for so long is taken for gone.
+    /// A machine that is unreachable for this long counts as gone.
     pub lost_after: Duration,
-    /// Where a subject is, or why nobody knows.
+    /// Resolves the address of a subject.
     pub address: Address,
 }
 
-/// The first action of a step, with its checks, that has no form for machines with nothing but a shell.
+/// The first action of a step or of its checks that has no script.
 pub fn cannot_do<'s>(catalog: &Catalog, step: &'s Step) -> Option<&'s str> {
-    // What takes back is looked at by who plans that.
+    // Calls that undo are checked by the planner of the undo.
     let own = step.call.undoes.is_none().then_some(&step.call);
     let has_script = |call: &Call, purpose| {
         let action = catalog.get(&call.action);
@@ -73,7 +76,7 @@ pub fn cannot_do<'s>(catalog: &Catalog, step: &'s Step) -> Option<&'s str> {
     own.into_iter().chain(checks).map(|call| call.action.as_str()).next()
 }
 
-/// Says where a subject is, or why nobody knows.
+/// The address of a subject, or why it is unknown.
 pub type Address = Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
 
 impl std::fmt::Debug for SshSetup {
@@ -82,33 +85,33 @@ impl std::fmt::Debug for SshSetup {
     }
 }
 
-/// Carries out the steps of one run on machines that it logs in to.
+/// Carries out the steps of one run over ssh.
 #[derive(Debug)]
 pub struct SshExecutor {
     run: String,
     setup: Arc<SshSetup>,
-    crew: Crew,
-    shared: Arc<Shared>,
+    workers: WorkerPool,
+    shared: Arc<SshState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SshState {
     events: Sender<Event>,
     followed: Mutex<HashMap<(StepId, u32), Cancel>>,
-    looks: Mutex<HashMap<(StepId, u32, What), Cancel>>,
+    looks: Mutex<HashMap<(StepId, u32, JobKind), Cancel>>,
 }
 
-impl Shared {
+impl SshState {
     fn followed(&self) -> MutexGuard<'_, HashMap<(StepId, u32), Cancel>> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.followed.lock()
     }
 
-    fn looks(&self) -> MutexGuard<'_, HashMap<(StepId, u32, What), Cancel>> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn looks(&self) -> MutexGuard<'_, HashMap<(StepId, u32, JobKind), Cancel>> {
+        self.looks.lock()
     }
 
     fn tell(&self, event: Event) {
-        // Without a run nobody needs to know.
+        // The receiver is gone when the run is over.
         let _ = self.events.send(event);
     }
 }
@@ -116,19 +119,25 @@ impl Shared {
 impl SshExecutor {
     pub fn new(run: impl Into<String>, setup: SshSetup, events: Sender<Event>) -> Self {
         let shared =
-            Arc::new(Shared { events, followed: Mutex::default(), looks: Mutex::default() });
-        Self { run: run.into(), setup: Arc::new(setup), crew: Crew::new(MAX_THREADS), shared }
+            Arc::new(SshState { events, followed: Mutex::default(), looks: Mutex::default() });
+        Self {
+            run: run.into(),
+            setup: Arc::new(setup),
+            workers: WorkerPool::new(MAX_THREADS),
+            shared,
+        }
     }
 
-    /// Follows an attempt to its end; with `is_new`, begins it.
+    /// Follows an attempt to its end; with `is_new`, begins it first.
     fn follow(&self, job: Job, is_new: bool) {
         let key = (job.number, job.attempt);
         let cancel = Cancel::default();
         if self.shared.followed().insert(key, cancel.clone()).is_some() {
             return;
         }
-        let (setup, shared) = (Arc::clone(&self.setup), Arc::clone(&self.shared));
-        self.crew.send(move || {
+        let setup = Arc::clone(&self.setup);
+        let shared = Arc::clone(&self.shared);
+        self.workers.send(move || {
             let event = Talk::new(&setup, &job, &cancel).follow(is_new, &shared);
             shared.followed().remove(&key);
             shared.tell(event);
@@ -136,13 +145,15 @@ impl SshExecutor {
     }
 
     fn look(&self, job: Job) {
-        let (key, cancel) = ((job.number, job.attempt, job.what), Cancel::default());
+        let key = (job.number, job.attempt, job.what);
+        let cancel = Cancel::default();
         self.shared.looks().insert(key, cancel.clone());
-        let (setup, shared) = (Arc::clone(&self.setup), Arc::clone(&self.shared));
-        self.crew.send(move || {
-            let came = Talk::new(&setup, &job, &cancel).look_job();
+        let setup = Arc::clone(&self.setup);
+        let shared = Arc::clone(&self.shared);
+        self.workers.send(move || {
+            let outcome = Talk::new(&setup, &job, &cancel).look_job();
             shared.looks().remove(&key);
-            shared.tell(came.event(job.number, job.attempt));
+            shared.tell(outcome.event(job.number, job.attempt));
         });
     }
 }
@@ -156,7 +167,7 @@ impl Executor for SshExecutor {
                 }
                 let looks = self.shared.looks();
                 let looks =
-                    [What::Check, What::Verify].map(|what| looks.get(&(step, attempt, what)));
+                    [JobKind::Check, JobKind::Verify].map(|what| looks.get(&(step, attempt, what)));
                 looks.into_iter().flatten().for_each(Cancel::cancel);
             }
             Effect::Ask { step, attempt } => {
@@ -167,22 +178,22 @@ impl Executor for SshExecutor {
             Effect::Start { .. } | Effect::Check { .. } | Effect::Verify { .. } => {
                 let Some(job) = Job::of(&self.run, plan, effect) else { return };
                 match job.what {
-                    What::Start => self.follow(job, true),
-                    What::Check | What::Verify | What::Predict => self.look(job),
+                    JobKind::Start => self.follow(job, true),
+                    JobKind::Check | JobKind::Verify | JobKind::Predict => self.look(job),
                 }
             }
         }
     }
 }
 
-/// Nothing more can be learned of an attempt.
-enum Lost {
-    /// It was not begun.
+/// Why the outcome of an attempt is unknown.
+enum NoOutcome {
+    /// The attempt was not begun.
     Refused(String),
     Gone,
 }
 
-/// All conversations about one job.
+/// All exchanges with a machine about one job.
 struct Talk<'a> {
     setup: &'a SshSetup,
     job: &'a Job,
@@ -194,35 +205,36 @@ struct Talk<'a> {
 impl<'a> Talk<'a> {
     fn new(setup: &'a SshSetup, job: &'a Job, cancel: &'a Cancel) -> Self {
         let redactions = Arc::new(Redactions::default());
-        Watched { secrets: &*setup.secrets, redactions: &redactions }.learn(&job.step);
+        RedactedSecrets { secrets: &*setup.secrets, redactions: &redactions }.learn(&job.step);
         let sink = setup.outputs.sink(job.number, job.attempt, &redactions);
         Self { setup, job, cancel, redactions, sink }
     }
 
-    fn follow(mut self, is_new: bool, shared: &Shared) -> Event {
-        let (step, attempt) = (self.job.number, self.job.attempt);
+    fn follow(mut self, is_new: bool, shared: &SshState) -> Event {
+        let step = self.job.number;
+        let attempt = self.job.attempt;
         let event = match self.try_follow(is_new, shared) {
             Ok(Some(end)) if is_new => Event::Ran { step, attempt, end },
-            Ok(Some(end)) => Event::Found { step, attempt, found: Found::Ended(end) },
-            Ok(None) => Event::Found { step, attempt, found: Found::Never },
-            Err(Lost::Refused(reason)) if is_new => {
-                Came::broken(What::Start, reason).event(step, attempt)
+            Ok(Some(end)) => Event::Found { step, attempt, found: AttemptStatus::Ended(end) },
+            Ok(None) => Event::Found { step, attempt, found: AttemptStatus::Never },
+            Err(NoOutcome::Refused(reason)) if is_new => {
+                JobOutcome::broken(JobKind::Start, reason).event(step, attempt)
             }
-            // It was told by an earlier controller; what became of it nobody can tell.
-            Err(Lost::Refused(_) | Lost::Gone) => {
-                Event::Found { step, attempt, found: Found::Gone }
+            // An earlier controller began the attempt; its outcome is unknown.
+            Err(NoOutcome::Refused(_) | NoOutcome::Gone) => {
+                Event::Found { step, attempt, found: AttemptStatus::Gone }
             }
         };
         self.sink.finish();
         event
     }
 
-    /// How the attempt ended; `None` if it was never begun.
-    fn try_follow(&mut self, is_new: bool, shared: &Shared) -> Result<Option<End>, Lost> {
+    /// The end of the attempt; `None` if it never began.
+    fn try_follow(&mut self, is_new: bool, shared: &SshState) -> Result<Option<End>, NoOutcome> {
         let job = self.job;
-        let refused = |failure: Failure| Lost::Refused(failure.reason);
+        let refused = |failure: Failure| NoOutcome::Refused(failure.reason);
         let script = self.script(&job.step.call, Purpose::Apply).map_err(refused)?;
-        let host = (self.setup.address)(&job.subject).map_err(Lost::Refused)?;
+        let host = (self.setup.address)(&job.subject).map_err(NoOutcome::Refused)?;
         let id = file_name(&job.attempt_id());
         if is_new && self.cancel.is_cancelled() {
             return Ok(Some(End::NotBegun { reason: None }));
@@ -232,7 +244,7 @@ impl<'a> Talk<'a> {
             && !job.step.after.is_empty()
             && self.look(&job.step.after, false).is_ok()
         {
-            self.sink.note("it was done already");
+            self.sink.note("already done");
             return Ok(Some(End::Done { changed: false, receipt: Value::Null }));
         }
         let timeout = job.step.timeout_ms.map(Duration::from_millis);
@@ -240,13 +252,14 @@ impl<'a> Talk<'a> {
             if is_new { self.begin(&id, &script, timeout)? } else { ask(&id, Duration::ZERO) };
         let mut state = self.say(&host, &first, is_new)?;
         if !is_new && state == State::Running {
-            let (step, attempt) = (job.number, job.attempt);
-            shared.tell(Event::Found { step, attempt, found: Found::Running });
+            let step = job.number;
+            let attempt = job.attempt;
+            shared.tell(Event::Found { step, attempt, found: AttemptStatus::Running });
         }
         loop {
             match state {
                 State::Never => return Ok(None),
-                State::Gone => return Err(Lost::Gone),
+                State::Gone => return Err(NoOutcome::Gone),
                 State::Ended { code, output } => {
                     let last = self.print(&output);
                     return Ok(Some(end(code, &script, timeout, &last)));
@@ -259,8 +272,8 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Ends an attempt that is under way.
-    fn stop(&mut self, host: &str, id: &str) -> Result<End, Lost> {
+    /// Ends a running attempt.
+    fn stop(&mut self, host: &str, id: &str) -> Result<End, NoOutcome> {
         let deaf = Cancel::default();
         for (signal, wait) in [("TERM", GRACE_AFTER_CANCEL), ("KILL", WAIT)] {
             let payload = Payload::new("kill", id)
@@ -272,15 +285,20 @@ impl<'a> Talk<'a> {
                     self.print(&output);
                     return Ok(End::Interrupted);
                 }
-                State::Never | State::Gone => return Err(Lost::Gone),
+                State::Never | State::Gone => return Err(NoOutcome::Gone),
             }
         }
-        let reason = "it was stopped and does not end".to_owned();
+        let reason = "the attempt was stopped but does not end".to_owned();
         Ok(End::Unknown { reason })
     }
 
-    fn begin(&self, id: &str, script: &Script, timeout: Option<Duration>) -> Result<Payload, Lost> {
-        // Zero means that there is no limit.
+    fn begin(
+        &self,
+        id: &str,
+        script: &Script,
+        timeout: Option<Duration>,
+    ) -> Result<Payload, NoOutcome> {
+        // Zero means no limit.
         let seconds = timeout.map_or(0.0, |timeout| timeout.as_secs_f64());
         let may_use = self.job.step.may_use.as_ref();
         let limits = may_use.map(|may_use| may_use.as_all_commands()).unwrap_or_default();
@@ -289,7 +307,7 @@ impl<'a> Talk<'a> {
             .with("attempt", &self.job.attempt_id())
             .with("cwd", script.cwd.as_deref().unwrap_or("/"))
             .with("timeout", &format!("{seconds:.3}"))
-            // The runner hands the text over on descriptor 7.
+            // The runner passes the text on descriptor 7.
             .with("text", &format!("exec 7<&-; ulimit -S -c 0; {limits}{}", script.text))
             .with("env HOIST_NODE", &self.job.subject)
             .with("env HOIST_RUN", &self.job.run)
@@ -306,19 +324,19 @@ impl<'a> Talk<'a> {
                 .setup
                 .secrets
                 .get(reference)
-                .map_err(|failure| Lost::Refused(failure.reason))?;
+                .map_err(|failure| NoOutcome::Refused(failure.reason))?;
             self.redactions.add(&value);
             payload = payload.with(&format!("secret {name}"), &value);
         }
         Ok(payload)
     }
 
-    fn say(&self, host: &str, payload: &Payload, may_be_refused: bool) -> Result<State, Lost> {
+    fn say(&self, host: &str, payload: &Payload, may_be_refused: bool) -> Result<State, NoOutcome> {
         self.say_until_heard(host, payload, may_be_refused, WAIT, self.cancel)
     }
 
-    /// Says the same until it is answered, or the machine is taken for gone. If the step shall be
-    /// stopped meanwhile, it is as if it were under way.
+    /// Repeats a message until the machine answers or counts as gone. If the step is cancelled in
+    /// the meantime, the state is reported as running, so that the caller stops the step.
     fn say_until_heard(
         &self,
         host: &str,
@@ -326,7 +344,7 @@ impl<'a> Talk<'a> {
         may_be_refused: bool,
         wait: Duration,
         cancel: &Cancel,
-    ) -> Result<State, Lost> {
+    ) -> Result<State, NoOutcome> {
         let until = Instant::now() + self.setup.lost_after;
         let mut is_first = true;
         loop {
@@ -334,10 +352,10 @@ impl<'a> Talk<'a> {
                 Ok(state) => return Ok(state),
                 Err(_) if cancel.is_cancelled() => return Ok(State::Running),
                 Err(NoAnswer::Refused(reason)) if may_be_refused && is_first => {
-                    return Err(Lost::Refused(reason));
+                    return Err(NoOutcome::Refused(reason));
                 }
                 Err(NoAnswer::Refused(_) | NoAnswer::Unreachable(_)) if Instant::now() >= until => {
-                    return Err(Lost::Gone);
+                    return Err(NoOutcome::Gone);
                 }
                 Err(NoAnswer::Refused(_) | NoAnswer::Unreachable(_)) => {
                     is_first = false;
@@ -349,7 +367,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Keeps what was printed; its last line comes back, without secrets.
+    /// Stores the output and returns its last line, without secrets.
     fn print(&mut self, output: &[u8]) -> String {
         let mut last: &[u8] = b"";
         for line in output.strip_suffix(b"\n").unwrap_or(output).split(|byte| *byte == b'\n') {
@@ -367,12 +385,12 @@ impl<'a> Talk<'a> {
     fn script(&self, call: &Call, purpose: Purpose) -> Result<Script, Failure> {
         let internal = |reason| Failure { kind: FailureKind::Internal, reason };
         let action = self.setup.catalog.get(&call.action);
-        let action =
-            action.ok_or_else(|| internal(format!("there is no action `{}` here", call.action)))?;
+        let action = action.ok_or_else(|| {
+            internal(format!("action `{}` is not available on the controller", call.action))
+        })?;
         let script = if call.undoes.is_some() { None } else { action.script(&call.input, purpose) };
         script.ok_or_else(|| {
-            let what =
-                if call.undoes.is_some() { "cannot be taken back" } else { "cannot be done" };
+            let what = if call.undoes.is_some() { "cannot be undone" } else { "cannot be done" };
             let name = &call.action;
             internal(format!(
                 "`{name}` {what} through ssh; start an agent on `{}`",
@@ -381,53 +399,58 @@ impl<'a> Talk<'a> {
         })
     }
 
-    fn look_job(mut self) -> Came {
+    fn look_job(mut self) -> JobOutcome {
         let Step { before, after, .. } = &self.job.step;
-        let came = match self.job.what {
-            What::Check => Came::Checked { refused: self.look(before, false).err() },
-            _ => match self.look(after, true) {
-                Ok(()) => Came::Verified { holds: true, reason: String::new() },
-                Err(reason) => Came::Verified { holds: false, reason },
-            },
+        let outcome = match self.job.what {
+            JobKind::Check => JobOutcome::Checked { failed: self.look(before, false).err() },
+            _ => JobOutcome::Verified { failed: self.look(after, true).err() },
         };
         self.sink.finish();
-        came
+        outcome
     }
 
-    fn look(&mut self, checks: &[Call], may_wait: bool) -> Result<(), String> {
+    fn look(&mut self, checks: &[Call], may_wait: bool) -> Result<(), FailedCheck> {
         for (at, call) in checks.iter().enumerate() {
-            let Check { call, says, poll } = Check::of(call)?;
-            let until =
-                poll.filter(|_| may_wait).map(|poll| (Instant::now() + poll.last, poll.every));
-            let mut turn = 0;
-            while let Err(reason) = self.look_once(&call, &format!("{at}-{turn}")) {
-                turn += 1;
-                let reason =
-                    says.as_ref().map_or(reason.clone(), |says| format!("{says}: {reason}"));
+            let check = Check::of(call)?;
+            let poll = check.poll.filter(|_| may_wait);
+            let until = poll.map(|poll| (Instant::now() + poll.last, poll.every));
+            let mut polls = Polls::new();
+            for turn in 0.. {
+                let looked = self.look_once(&check.call, &format!("{at}-{turn}"));
+                if poll.is_some() {
+                    self.sink.note(&polls.next(&check.title, looked.as_ref().err()));
+                }
+                let Err(mut seen) = looked else { break };
                 match until {
                     Some((until, every)) if Instant::now() + every <= until => {
-                        nap(every, self.cancel);
+                        if !nap(every, self.cancel) {
+                            seen.output = format!("stopped while polling: {}", seen.output);
+                            return Err(check.failed(seen));
+                        }
                     }
-                    _ => return Err(reason),
+                    _ => return Err(check.failed(seen)),
                 }
             }
         }
         Ok(())
     }
 
-    fn look_once(&mut self, call: &Call, turn: &str) -> Result<(), String> {
-        let script = self.script(call, Purpose::Verify).map_err(|failure| failure.reason)?;
+    fn look_once(&mut self, call: &Call, turn: &str) -> Result<(), Observation> {
+        let script = self.script(call, Purpose::Verify)?;
         let timeout = self.job.step.timeout_ms.map_or(LOOK_TIMEOUT, Duration::from_millis);
         let (code, output) = self.run(&script, timeout, turn)?;
         let last = self.print(&output);
         match end(code, &Script { unchanged: Vec::new(), ..script }, Some(timeout), &last) {
             End::Done { .. } => Ok(()),
-            End::Failed { reason, .. } | End::Unknown { reason } => Err(reason),
-            End::Interrupted | End::NotBegun { .. } => Err("was stopped".to_owned()),
+            End::Failed { kind: FailureKind::Exit, .. } => {
+                Err(Observation { output: last, exit_code: Some(code) })
+            }
+            End::Failed { reason, .. } | End::Unknown { reason } => Err(reason.into()),
+            End::Interrupted | End::NotBegun { .. } => Err("stopped".to_owned().into()),
         }
     }
 
-    /// Runs something that changes nothing; its exit code and what it printed.
+    /// Runs a script that changes nothing. Returns its exit code and output.
     fn run(
         &self,
         script: &Script,
@@ -435,24 +458,24 @@ impl<'a> Talk<'a> {
         turn: &str,
     ) -> Result<(i32, Vec<u8>), String> {
         let host = (self.setup.address)(&self.job.subject)?;
-        // Another one each time: what was seen before does not count.
+        // A new id each time, so that an earlier result is not returned.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let id = format!("{}-look-{turn}-{now}", file_name(&self.job.attempt_id()));
         let lost = |lost| match lost {
-            Lost::Refused(reason) => reason,
-            Lost::Gone => format!("`{host}` does not answer"),
+            NoOutcome::Refused(reason) => reason,
+            NoOutcome::Gone => format!("`{host}` does not answer"),
         };
         let mut state = self
             .say(&host, &self.begin(&id, script, Some(timeout)).map_err(lost)?, true)
             .map_err(lost)?;
         while state == State::Running {
             if self.cancel.is_cancelled() {
-                return Err("was stopped".to_owned());
+                return Err("stopped".to_owned());
             }
             state = self.say(&host, &ask(&id, WAIT), false).map_err(lost)?;
         }
-        let State::Ended { code, output } = state else { return Err(lost(Lost::Gone)) };
-        // It is forgotten in time by itself, too.
+        let State::Ended { code, output } = state else { return Err(lost(NoOutcome::Gone)) };
+        // The machine forgets old results by itself, too.
         let _ =
             self.setup.login.talk(&host, &Payload::new("forget", &id), Duration::ZERO, self.cancel);
         Ok((code, output))
@@ -474,43 +497,46 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Asks machines what steps would change. When it is dropped, nobody waits for the rest.
+/// Predicts steps over ssh. Dropping it cancels the remaining predictions.
 #[derive(Debug)]
-pub struct SshForecast {
+pub struct SshDryRun {
     cancel: Cancel,
-    _crew: Crew,
+    _workers: WorkerPool,
 }
 
-impl SshForecast {
-    pub fn new(setup: SshSetup, jobs: Vec<Job>, send: &Sender<Foretold>) -> Self {
+impl SshDryRun {
+    pub fn new(setup: SshSetup, jobs: Vec<Job>, send: &Sender<DryRunResult>) -> Self {
         let setup = Arc::new(SshSetup { lost_after: PREDICT_TIMEOUT, ..setup });
-        let (cancel, crew) = (Cancel::default(), Crew::new(PREDICTED_AT_ONCE));
+        let cancel = Cancel::default();
+        let workers = WorkerPool::new(PREDICTED_AT_ONCE);
         for job in jobs {
-            let (setup, cancel, send) = (Arc::clone(&setup), cancel.clone(), send.clone());
-            crew.send(move || {
+            let setup = Arc::clone(&setup);
+            let cancel = cancel.clone();
+            let send = send.clone();
+            workers.send(move || {
                 let predicted = Talk::new(&setup, &job, &cancel).predict();
-                // Nobody waits for it any more.
+                // The receiver may be gone.
                 let _ = send.send((job.number, predicted));
             });
         }
-        Self { cancel, _crew: crew }
+        Self { cancel, _workers: workers }
     }
 }
 
-impl Drop for SshForecast {
+impl Drop for SshDryRun {
     fn drop(&mut self) {
         self.cancel.cancel();
     }
 }
 
-/// What an exit code over there means.
+/// The end that an exit code of the machine means.
 fn end(code: i32, script: &Script, timeout: Option<Duration>, last: &str) -> End {
     if code == 0 || script.unchanged.contains(&code) {
         return End::Done { changed: !script.unchanged.contains(&code), receipt: Value::Null };
     }
     let quoted = if last.is_empty() { String::new() } else { format!(": {last}") };
     if timeout.is_some() && TIMED_OUT.contains(&code) {
-        let reason = format!("was ended because its time was over{quoted}");
+        let reason = format!("timed out{quoted}");
         return End::Failed { kind: FailureKind::Timeout, reason };
     }
     End::Failed { kind: FailureKind::Exit, reason: format!("exit code {code}{quoted}") }
@@ -520,7 +546,7 @@ fn ask(id: &str, wait: Duration) -> Payload {
     Payload::new("ask", id).with("wait", &wait.as_secs().to_string())
 }
 
-/// A name that can be one of a file.
+/// An id as a file name.
 fn file_name(id: &str) -> String {
     id.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }

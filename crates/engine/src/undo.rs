@@ -1,31 +1,30 @@
-//! Taking a run back: a plan of its own, with what was done last first.
+//! Makes the plan that undoes a run: the steps in reverse order.
 //!
-//! Between steps that are taken back, whatever stood there stands there again as a join, so the
-//! order among them is kept without an edge for each pair.
+//! Where steps that are not undone lie between undone ones, a join takes their place if necessary.
+//! This keeps the order without an edge for each pair.
 
 use std::collections::BTreeSet;
 
-use crate::execute::references_of;
 use crate::plan::{
-    Call, Cohort, Draft, Holder, Kind, OnCrash, OnFailure, Plan, Pool, Repeat, Reversibility, Rule,
-    Step, StepId, Vertex,
+    Call, ConcurrencyLimit, Draft, FailureDomain, Holder, Kind, OnCrash, OnFailure, Plan, Repeat,
+    Reversibility, Rule, Step, StepId, Vertex,
 };
 use crate::record::Record;
-use crate::run::{Ended, Run, State};
+use crate::run::{Run, State, StepEnd};
 
-/// What the name of a vertex on the way back begins with.
+/// Prefix of the names of undo vertices.
 const UNDO: &str = "undo ";
 
-/// What is to be taken back, and what cannot be.
+/// The plan that undoes a run, and the steps that it cannot undo.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UndoDraft {
     pub draft: Draft,
-    /// For each vertex of the draft, the step that it takes back.
+    /// For each vertex of the draft, the step that it undoes.
     pub of: Vec<Option<StepId>>,
     pub gaps: Vec<Gap>,
 }
 
-/// A step that was begun and cannot be taken back.
+/// A step that was begun and cannot be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
     pub step: StepId,
@@ -34,13 +33,13 @@ pub struct Gap {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GapKind {
-    /// Nobody said how.
+    /// Neither the step nor its action has an undo.
     NoUndo,
-    /// It could be, but not the way that its subject is reached.
+    /// The action has an undo, but not over the transport of its subject.
     NotThere,
-    /// There is no way back from it.
+    /// The step is a commit point.
     CommitPoint,
-    /// More than [`MAX_MADE`](crate::run::MAX_MADE) attempts may have changed something.
+    /// More than [`MAX_APPLIED`](crate::run::MAX_APPLIED) attempts may have left changes.
     TooMany,
 }
 
@@ -49,14 +48,12 @@ pub enum GapKind {
 pub enum UndoError {
     #[error("the run has not ended; stop it first")]
     Unfinished,
-    #[error("there is nothing to take back")]
+    #[error("nothing to undo")]
     Nothing,
 }
 
-/// The way back over those steps of a run that were begun and are wanted back.
-///
-/// `name` is that of the run, and `gap` says of a step why what its action did cannot be taken back,
-/// if that is so.
+/// Plans the undo of those begun steps of a run that `is_wanted` selects. `name` is the name of the
+/// run. `gap` tells why an action cannot undo a step; `None` if it can.
 pub fn undo_plan(
     run: &Run,
     name: &str,
@@ -71,11 +68,11 @@ pub fn undo_plan(
     let mut calls: Vec<Option<(Call, Repeat)>> = vec![None; plan.len()];
     for id in plan.ids().filter(|id| run.was_begun(*id) && is_wanted(*id)) {
         let Some(step) = plan.step(id) else { continue };
-        // All was done already: taking it back would take back what others did.
+        // The step changed nothing; undoing it would undo the work of others.
         if step.undo.is_none() && !run.left_traces(id) {
             continue;
         }
-        match way_back(run, name, id, &gap) {
+        match undo_call(run, name, id, &gap) {
             Ok(call) => calls[id.at()] = Some(call),
             Err(kind) => gaps.push(Gap { step: id, kind }),
         }
@@ -83,21 +80,21 @@ pub fn undo_plan(
     if gaps.is_empty() && calls.iter().all(Option::is_none) {
         return Err(UndoError::Nothing);
     }
-    let (vertices, of) = turn_around(plan, calls);
+    let (vertices, of) = reverse(plan, calls);
     let old = plan.draft();
     let count = u32::try_from(old.subjects.len()).unwrap_or(u32::MAX);
     let draft = Draft {
         vertices,
         subjects: old.subjects.clone(),
-        // A subject that cannot be taken back stays as it is, and the others go on without it; but
-        // it is not as it was, and that is no success.
-        cohorts: vec![Cohort {
+        // A subject whose undo fails keeps its state and the others continue, but the undo run has
+        // failed.
+        failure_domains: vec![FailureDomain {
             name: "undo".to_owned(),
             tolerate: count,
             is_strict: true,
-            ..Cohort::default()
+            ..FailureDomain::default()
         }],
-        pools: old.pools.iter().map(back_pool).collect(),
+        limits: old.limits.iter().map(undo_limit).collect(),
         windows: old.windows.clone(),
         breaker: old.breaker,
         on_crash: OnCrash::Resume,
@@ -105,19 +102,19 @@ pub fn undo_plan(
     Ok(UndoDraft { draft, of, gaps })
 }
 
-/// The names of steps that a way back, which is run, has begun to take back: nobody can say of them
-/// any more that they are done, however the taking back ended.
-pub fn taken_back(way_back: &Run) -> BTreeSet<String> {
-    names(way_back, |id| way_back.was_begun(id))
+/// The names of steps that an undo run has begun to undo. They no longer count as done, whether or
+/// not the undo succeeded.
+pub fn undo_started(undo_run: &Run) -> BTreeSet<String> {
+    names(undo_run, |id| undo_run.was_begun(id))
 }
 
-/// The names of those that it has taken back.
-pub fn undone(way_back: &Run) -> BTreeSet<String> {
-    names(way_back, |id| matches!(way_back.state(id), State::Ended(end) if end.is_good()))
+/// The names of steps that an undo run has undone.
+pub fn undone(undo_run: &Run) -> BTreeSet<String> {
+    names(undo_run, |id| matches!(undo_run.state(id), State::Ended(end) if end.is_good()))
 }
 
-/// The steps of a run that has ended which a failure asks to be taken back.
-pub fn fallen(run: &Run) -> BTreeSet<StepId> {
+/// The steps of an ended run that must be undone because of a failure.
+pub fn steps_to_undo(run: &Run) -> BTreeSet<StepId> {
     let plan = run.plan();
     let parts = || {
         plan.ids().filter_map(|id| {
@@ -127,23 +124,24 @@ pub fn fallen(run: &Run) -> BTreeSet<StepId> {
     };
     let mut failed = BTreeSet::new();
     for (id, step, subject) in parts() {
-        if matches!(run.state(id), State::Ended(Ended::Failed(_))) {
-            failed.extend(step.undone_with.iter().map(|cohort| (subject, *cohort)));
+        if matches!(run.state(id), State::Ended(StepEnd::Failed(_))) {
+            failed.extend(step.undone_with.iter().map(|failure_domain| (subject, *failure_domain)));
         }
     }
-    let is_fallen = |step: &Step, subject: u32| {
-        step.undone_with.iter().any(|cohort| failed.contains(&(subject, *cohort)))
+    let is_meant = |step: &Step, subject: u32| {
+        step.undone_with.iter().any(|failure_domain| failed.contains(&(subject, *failure_domain)))
     };
-    let fallen = parts().filter(|(_, step, subject)| is_fallen(step, *subject));
-    fallen.map(|(id, ..)| id).collect()
+    let affected = parts().filter(|(_, step, subject)| is_meant(step, *subject));
+    affected.map(|(id, ..)| id).collect()
 }
 
-/// What a way back over a run came to, for the journal of that run: before it goes on, its own
-/// records say what is not done any more. `name` is that of the way back.
-pub fn settle(run: &Run, name: &str, way_back: &Run, at: u64) -> Vec<Record> {
-    /// Steps in one record, so that it fits.
+/// The result of an undo run as records for the journal of the original run. They must be in that
+/// journal before the run is resumed. `name` is the name of the undo run.
+pub fn settle(run: &Run, name: &str, undo_run: &Run, at: u64) -> Vec<Record> {
+    /// Steps per record, so that each record fits its size limit.
     const LOT: usize = 10_000;
-    let (undone, begun) = (self::undone(way_back), taken_back(way_back));
+    let undone = self::undone(undo_run);
+    let begun = undo_started(undo_run);
     let named = |names: &BTreeSet<String>| -> Vec<StepId> {
         let is_meant = |id: &StepId| {
             run.plan().step(*id).is_some() && names.contains(&run.plan().vertex(*id).name)
@@ -151,14 +149,15 @@ pub fn settle(run: &Run, name: &str, way_back: &Run, at: u64) -> Vec<Record> {
         run.plan().ids().filter(is_meant).collect()
     };
     let stuck = begun.difference(&undone).cloned().collect();
-    let record = |undone: &[StepId], stuck: &[StepId]| Record::TakenBack {
+    let record = |undone: &[StepId], stuck: &[StepId]| Record::Undone {
         run: name.to_owned(),
         undone: undone.to_vec(),
         stuck: stuck.to_vec(),
         at,
     };
-    let (undone, stuck) = (named(&undone), named(&stuck));
-    // One at least, although nothing came of it: from here on it is too late for that.
+    let undone = named(&undone);
+    let stuck = named(&stuck);
+    // At least one record, even without steps: from here on the undo run counts as settled.
     let mut records = vec![record(&[], &[])];
     records.extend(undone.chunks(LOT).map(|lot| record(lot, &[])));
     records.extend(stuck.chunks(LOT).map(|lot| record(&[], lot)));
@@ -168,14 +167,14 @@ pub fn settle(run: &Run, name: &str, way_back: &Run, at: u64) -> Vec<Record> {
     records
 }
 
-fn names(way_back: &Run, is_meant: impl Fn(StepId) -> bool) -> BTreeSet<String> {
-    let plan = way_back.plan();
+fn names(undo_run: &Run, is_meant: impl Fn(StepId) -> bool) -> BTreeSet<String> {
+    let plan = undo_run.plan();
     let meant = plan.ids().filter(|id| is_meant(*id));
     let names = meant.filter_map(|id| plan.vertex(id).name.strip_prefix(UNDO));
     names.map(str::to_owned).collect()
 }
 
-fn way_back(
+fn undo_call(
     run: &Run,
     name: &str,
     id: StepId,
@@ -186,42 +185,42 @@ fn way_back(
         return Err(GapKind::CommitPoint);
     }
     if let Some(call) = &step.undo {
-        // What can be done twice can mostly be taken back twice; of the rest nobody can tell.
+        // If a step can be repeated, its undo mostly can; otherwise it is unknown.
         let repeat = if step.repeat == Repeat::Safe { Repeat::Safe } else { Repeat::Fail };
         return Ok((call.clone(), repeat));
     }
-    // What takes back is not taken back by doing it once more.
+    // Repeating an undo does not undo it.
     let gap = if step.call.undoes.is_some() { Some(GapKind::NoUndo) } else { gap(step) };
     if let Some(gap) = gap {
         return Err(gap);
     }
-    let undoes = Some(run.made(name, id).ok_or(GapKind::TooMany)?);
+    let undoes = Some(run.applied(name, id).ok_or(GapKind::TooMany)?);
     Ok((Call { undoes, ..step.call.clone() }, Repeat::Safe))
 }
 
-/// A subject whose undo failed has no place to keep: it is left as it is.
-fn back_pool(pool: &Pool) -> Pool {
-    let held_by = match pool.held_by {
+/// A subject whose undo failed is left as it is and must not keep its slot.
+fn undo_limit(limit: &ConcurrencyLimit) -> ConcurrencyLimit {
+    let held_by = match limit.held_by {
         Holder::Healthy => Holder::Subject,
         other => other,
     };
-    Pool { held_by, ..pool.clone() }
+    ConcurrencyLimit { held_by, ..limit.clone() }
 }
 
-/// The vertices of the way back, and what each takes back.
-fn turn_around(
+/// The vertices of the undo plan, and the step that each undoes.
+fn reverse(
     plan: &Plan,
     mut calls: Vec<Option<(Call, Repeat)>>,
 ) -> (Vec<Vertex>, Vec<Option<StepId>>) {
     let is_step: Vec<bool> = calls.iter().map(Option::is_some).collect();
-    // What has nothing to take back before it orders nothing.
+    // A vertex without undone predecessors orders nothing.
     let mut leads = vec![false; plan.len()];
     for id in plan.order() {
         let before = &plan.vertex(*id).after;
         leads[id.at()] = before.iter().any(|at| leads[at.at()] || is_step[at.at()]);
     }
     let (mut vertices, mut of): (Vec<Vertex>, Vec<Option<StepId>>) = (Vec::new(), Vec::new());
-    // For each vertex, what those before it wait for on the way back.
+    // For each vertex, the undo vertices that its predecessors must wait for.
     let mut ends: Vec<Vec<StepId>> = vec![Vec::new(); plan.len()];
     for id in plan.order().iter().rev() {
         let mut after: Vec<StepId> = Vec::new();
@@ -235,22 +234,22 @@ fn turn_around(
             ends[id.at()] = if leads[id.at()] { after } else { Vec::new() };
             continue;
         }
-        let (kind, takes_back) = match (call, plan.step(*id)) {
-            (Some((call, repeat)), Some(step)) => (back_step(step, call, repeat), Some(*id)),
+        let (kind, undoes) = match (call, plan.step(*id)) {
+            (Some((call, repeat)), Some(step)) => (undo_step(step, call, repeat), Some(*id)),
             _ => (Kind::Join(Rule::All), None),
         };
-        let name = match takes_back {
+        let name = match undoes {
             Some(_) => format!("{UNDO}{}", plan.vertex(*id).name),
             None => plan.vertex(*id).name.clone(),
         };
         ends[id.at()] = vec![StepId(u32::try_from(vertices.len()).expect("plans are bounded"))];
         vertices.push(Vertex { name, after, kind });
-        of.push(takes_back);
+        of.push(undoes);
     }
     (vertices, of)
 }
 
-fn back_step(step: &Step, call: Call, repeat: Repeat) -> Kind {
+fn undo_step(step: &Step, call: Call, repeat: Repeat) -> Kind {
     let on_failure = match step.subject {
         Some(_) => OnFailure::Stop,
         None => OnFailure::Continue,
@@ -259,8 +258,8 @@ fn back_step(step: &Step, call: Call, repeat: Repeat) -> Kind {
         call,
         repeat,
         subject: step.subject,
-        cohort: step.subject.map(|_| 0),
-        pools: step.pools.clone(),
+        failure_domain: step.subject.map(|_| 0),
+        limits: step.limits.clone(),
         retries: step.retries,
         delay_ms: step.delay_ms,
         timeout_ms: step.timeout_ms,
@@ -268,8 +267,8 @@ fn back_step(step: &Step, call: Call, repeat: Repeat) -> Kind {
         on_failure,
         window: step.window,
         kin: step.kin,
-        // What takes it back may print what it wrote.
-        hides: references_of(step).map(str::to_owned).collect(),
+        // The undo may print text that the step wrote.
+        hides: step.secret_references().map(str::to_owned).collect(),
         ..Step::default()
     }))
 }

@@ -1,35 +1,36 @@
-//! A run that crashes at any of its journal's writes ends as if it had not, and nothing with a
-//! durable result runs twice.
+//! A run that crashes at any write of its journal ends as it would without the crash, and a step
+//! with a durable result never runs twice.
 //!
-//! The executor here has no memory of its own world but what an executor has: it knows of the
-//! attempts that it was told of, or has forgotten them with the crash.
+//! The executor of these tests knows as much as a real one: the attempts that it was given, or none
+//! of them after a crash.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hoist_engine::plan::{
-    Call, Cohort, Draft, Holder, Kind, OnFailure, Pool, Repeat, Rule, Step, Vertex,
+    Call, ConcurrencyLimit, Draft, FailureDomain, Holder, Kind, OnFailure, Repeat, Rule, Step,
+    Vertex,
 };
-use hoist_engine::record::{End, FailureKind, Outcome};
-use hoist_engine::run::{Ended, Found, State};
+use hoist_engine::record::{End, FailedCheck, FailureKind, Outcome};
+use hoist_engine::run::{AttemptStatus, State, StepEnd};
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
 use proptest::prelude::*;
 
-/// What the world does with steps, always the same.
+/// The outcome of each step, always the same.
 #[derive(Debug, Clone, Default)]
 struct Nature {
-    /// So many attempts fail at first.
+    /// Number of attempts that fail at first.
     failing: BTreeMap<StepId, u32>,
-    /// Whether an executor that starts again knows what it was told before.
+    /// Whether a restarted executor knows its earlier attempts.
     remembers: bool,
 }
 
-/// Where the shell breaks.
+/// The point at which the loop breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Crash {
     Never,
-    /// When so many records are durable.
+    /// When this many records are durable.
     At(usize),
 }
 
@@ -45,7 +46,7 @@ struct World<'a> {
     plan: &'a Arc<Plan>,
     nature: &'a Nature,
     shell: Shell,
-    /// Picks what comes to its end next.
+    /// Picks the step that ends next.
     seed: u64,
     journal: Vec<Record>,
     /// Attempts that are executed, and whether they have ended.
@@ -92,7 +93,7 @@ impl World<'_> {
             if self.perform(decision.records, &decision.effects, &mut crash, &mut pending) {
                 continue;
             }
-            // The process is gone; what it did not keep never was.
+            // The process is gone; effects that were not recorded never happened.
             crash = Crash::Never;
             if !self.nature.remembers {
                 self.told.values_mut().for_each(|end| *end = None);
@@ -105,12 +106,12 @@ impl World<'_> {
         let is_good = |id| matches!(run.state(id), State::Ended(ended) if ended.is_good());
         let again = Run::replay(self.plan, &self.journal).expect("our own records");
         for id in self.plan.ids() {
-            assert_eq!(again.state(id), run.state(id), "what is read back is what was");
+            assert_eq!(again.state(id), run.state(id), "the state that is read back");
         }
         Final { outcome: run.outcome(), good: self.plan.ids().map(is_good).collect() }
     }
 
-    /// Whether there was no crash.
+    /// Returns whether there was no crash.
     fn perform(
         &mut self,
         records: Vec<Record>,
@@ -143,7 +144,7 @@ impl World<'_> {
     fn act(&mut self, effect: Effect, pending: &mut Vec<Event>) {
         match effect {
             Effect::Check { step, attempt } => {
-                pending.push(Event::Checked { step, attempt, refused: None });
+                pending.push(Event::Checked { step, attempt, failed: None });
             }
             Effect::Start { step, attempt } => {
                 let intent = |record: &Record| matches!(record, Record::Intent { step: s, attempt: a, .. } if (*s, *a) == (step, attempt));
@@ -154,7 +155,7 @@ impl World<'_> {
                 let now = Run::replay(self.plan, &self.journal).expect("our own records");
                 if !before.iter().all(|id| matches!(now.state(*id), State::Ended(e) if e.is_good()))
                 {
-                    self.faults.push(format!("{step} was started before what it waits for"));
+                    self.faults.push(format!("{step} was started before its predecessors"));
                 }
                 if self.is_done(step) {
                     self.faults.push(format!("{step} was started though it is done"));
@@ -168,31 +169,31 @@ impl World<'_> {
                 pending.push(Event::Ran { step, attempt, end });
             }
             Effect::Verify { step, attempt } => {
-                // It is done if it was ever really begun and is not one that fails.
+                // A step is done if it ever began and does not fail.
                 let holds = self.begun.contains_key(&step)
                     && matches!(self.end(step, attempt), End::Done { .. });
-                let reason = String::new();
-                pending.push(Event::Verified { step, attempt, holds, reason });
+                let failed = (!holds).then(FailedCheck::default);
+                pending.push(Event::Verified { step, attempt, failed });
             }
             Effect::Ask { step, attempt } => {
                 let found = match self.told.get(&(step, attempt)) {
-                    None => Found::Never,
-                    Some(None) => Found::Gone,
-                    Some(Some(end)) => Found::Ended(end.clone()),
+                    None => AttemptStatus::Never,
+                    Some(None) => AttemptStatus::Gone,
+                    Some(Some(end)) => AttemptStatus::Ended(end.clone()),
                 };
                 pending.push(Event::Found { step, attempt, found });
             }
-            Effect::Kill { .. } => unreachable!("nobody stops it"),
+            Effect::Kill { .. } => unreachable!("the run is not stopped"),
         }
     }
 
-    /// Whether the journal says so.
+    /// Whether the journal has the result.
     fn is_done(&self, step: StepId) -> bool {
         let last = self.journal.iter().rev().find_map(|record| match record {
             Record::Ran { step: of, end, .. } if *of == step => {
                 Some(matches!(end, End::Done { .. }))
             }
-            Record::Verified { step: of, holds, .. } if *of == step => Some(*holds),
+            Record::Verified { step: of, failed, .. } if *of == step => Some(failed.is_none()),
             _ => None,
         });
         last == Some(true)
@@ -226,9 +227,9 @@ fn vertices() -> impl Strategy<Value = Vec<Vertex>> {
         proptest::collection::btree_set(0..2_u32, 0..3),
     );
     proptest::collection::vec(one, 1..12).prop_map(|all| {
-        let vertex = |(at, (after, kind, repeat, (retries, before, looks), pools)): (usize, _)| {
+        let vertex = |(at, (after, kind, repeat, (retries, before, looks), limits)): (usize, _)| {
             let after: Vec<proptest::sample::Index> = after;
-            let pools: BTreeSet<u32> = pools;
+            let limits: BTreeSet<u32> = limits;
             let before_it: BTreeSet<usize> =
                 after.iter().filter(|_| at > 0).map(|index| index.index(at)).collect();
             let kind = match kind {
@@ -241,7 +242,7 @@ fn vertices() -> impl Strategy<Value = Vec<Vertex>> {
                     repeat,
                     retries,
                     delay_ms: 5,
-                    pools: pools.into_iter().collect(),
+                    limits: limits.into_iter().collect(),
                     on_failure: if kind == 2 { OnFailure::Ignore } else { OnFailure::Continue },
                     skip: (kind == 3).then(|| "because".to_owned()),
                     ..Step::default()
@@ -255,11 +256,14 @@ fn vertices() -> impl Strategy<Value = Vec<Vertex>> {
 }
 
 fn plans() -> impl Strategy<Value = Arc<Plan>> {
-    (vertices(), 1..3_u32).prop_map(|(vertices, places)| {
-        let pool =
-            |name: &str, places| Pool { name: name.to_owned(), places, held_by: Holder::Step };
-        let pools = vec![pool("one", 1), pool("few", places)];
-        let draft = Draft { vertices, pools, ..Draft::default() };
+    (vertices(), 1..3_u32).prop_map(|(vertices, slots)| {
+        let limit = |name: &str, slots| ConcurrencyLimit {
+            name: name.to_owned(),
+            slots,
+            held_by: Holder::Step,
+        };
+        let limits = vec![limit("one", 1), limit("few", slots)];
+        let draft = Draft { vertices, limits, ..Draft::default() };
         Arc::new(Plan::new(draft).expect("edges only go back"))
     })
 }
@@ -273,7 +277,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_crash_at_any_write_changes_nothing(plan in plans(), nature in natures(), seed: u64) {
+    fn crash_at_any_write_changes_nothing(plan in plans(), nature in natures(), seed: u64) {
         // Lost attempts do not count as failures, so with an executor that forgets, a step that
         // fails at first may have failed less often when it is tried again.
         let nature = if nature.remembers { nature } else { Nature { failing: BTreeMap::new(), ..nature } };
@@ -287,7 +291,7 @@ proptest! {
             prop_assert_eq!(&found, &expected, "crashed at {}", at);
             prop_assert_eq!(&world.faults, &Vec::<String>::new(), "crashed at {}", at);
             for (step, begun) in &world.begun {
-                // One more than without the crash, and only if its end was lost with it.
+                // One more than without the crash, and only if the crash lost its end.
                 let calm = calm.begun.get(step).copied().unwrap_or(0);
                 let lost = u32::from(!nature.remembers);
                 prop_assert!(*begun <= calm + lost, "{} ran {} times, crashed at {}", step, begun, at);
@@ -307,7 +311,7 @@ fn line(count: u32) -> Arc<Plan> {
 }
 
 #[test]
-fn a_shell_that_acts_before_the_intent_is_durable_is_found_out() {
+fn acting_before_a_durable_intent_is_detected() {
     let plan = line(3);
     let nature = Nature { remembers: true, ..Nature::default() };
     let faults = |shell| {
@@ -323,12 +327,13 @@ fn a_shell_that_acts_before_the_intent_is_durable_is_found_out() {
     assert!(found.iter().any(|fault| fault.contains("was started twice")), "{found:?}");
 }
 
-/// Three machines of one role, each with two steps, and a join over the first that one more waits
-/// for.
+/// Three machines of one role with two steps each, and a join over the first steps that another
+/// step waits for.
 fn role(tolerate: u32) -> Arc<Plan> {
     let step = |subject| {
-        let (cohort, subject) = (Some(0), Some(subject));
-        Kind::Step(Box::new(Step { call: call(), subject, cohort, ..Step::default() }))
+        let failure_domain = Some(0);
+        let subject = Some(subject);
+        Kind::Step(Box::new(Step { call: call(), subject, failure_domain, ..Step::default() }))
     };
     let vertex = |name: String, after: Vec<u32>, kind| Vertex {
         name,
@@ -341,24 +346,26 @@ fn role(tolerate: u32) -> Arc<Plan> {
     vertices.push(vertex("all first".to_owned(), vec![0, 1, 2], Kind::Join(Rule::All)));
     let last = Kind::Step(Box::new(Step { call: call(), ..Step::default() }));
     vertices.push(vertex("last".to_owned(), vec![6], last));
-    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate, ..Cohort::default() }];
+    let failure_domains =
+        vec![FailureDomain { name: "role".to_owned(), tolerate, ..FailureDomain::default() }];
     let subjects = (0..3).map(|at| format!("n{at}")).collect();
-    let draft = Draft { vertices, subjects, cohorts, ..Draft::default() };
+    let draft = Draft { vertices, subjects, failure_domains, ..Draft::default() };
     Arc::new(Plan::new(draft).expect("a plan"))
 }
 
 #[test]
-fn a_tolerated_failure_stays_where_it_is() {
+fn tolerated_failure_does_not_spread() {
     let failing = BTreeMap::from([(StepId(1), 1)]);
     let nature = Nature { failing, remembers: true };
-    let (one, none) = (role(1), role(0));
+    let one = role(1);
+    let none = role(0);
     let mut world = World::new(&one, &nature, Shell::Right, 3);
     let found = world.run(Crash::Never);
     assert_eq!(found.outcome, Some(Outcome::Degraded));
     assert_eq!(found.good, [true, false, true, true, false, true, true, true]);
     let run = Run::replay(&one, &world.journal).unwrap();
-    assert_eq!(run.state(StepId(1)), State::Ended(Ended::Failed(FailureKind::Exit)));
-    assert_eq!(run.state(StepId(4)), State::Ended(Ended::LeftOut));
+    assert_eq!(run.state(StepId(1)), State::Ended(StepEnd::Failed(FailureKind::Exit)));
+    assert_eq!(run.state(StepId(4)), State::Ended(StepEnd::LeftOut));
 
     let mut world = World::new(&none, &nature, Shell::Right, 3);
     let found = world.run(Crash::Never);
@@ -367,7 +374,7 @@ fn a_tolerated_failure_stays_where_it_is() {
 }
 
 #[test]
-fn a_run_that_failures_stopped_has_failed_whoever_stops_it_again() {
+fn run_stopped_by_failures_has_failed_despite_a_stop() {
     let plan = role(0);
     let mut run = Run::new(Arc::clone(&plan));
     run.on(Event::Tick, 1);

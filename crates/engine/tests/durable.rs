@@ -1,4 +1,4 @@
-//! Journals in files, and processes that die over them.
+//! Journals in files, and crashes of the processes that write them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,17 +8,19 @@ use std::sync::mpsc::{Sender, channel};
 
 use fs_err::OpenOptions;
 use hoist_engine::drive::{Executor, Halt, Journal, begin, drive};
-use hoist_engine::journal::{FileJournal, JournalError, frames};
-use hoist_engine::plan::{Call, Draft, Holder, Kind, Pool, Repeat, Rule, Step, Vertex};
-use hoist_engine::record::{End, Outcome};
-use hoist_engine::run::{Found, State};
+use hoist_engine::file_journal::FileJournal;
+use hoist_engine::journal::{JournalError, frames};
+use hoist_engine::plan::{Call, ConcurrencyLimit, Draft, Holder, Kind, Repeat, Rule, Step, Vertex};
+use hoist_engine::record::{End, FailedCheck, Outcome};
+use hoist_engine::run::{AttemptStatus, State};
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
+use hoist_testkit::eventually;
 use serde_json::Value;
 use std::io::Write as _;
 
 const DONE: End = End::Done { changed: true, receipt: Value::Null };
 
-/// Layers with joins between them, with a look after each step.
+/// Layers with joins between them, with a postcondition on each step.
 fn plan(layers: u32, width: u32) -> Arc<Plan> {
     let mut vertices = Vec::new();
     for layer in 0..layers {
@@ -26,7 +28,7 @@ fn plan(layers: u32, width: u32) -> Arc<Plan> {
         let join = first.checked_sub(1).map(StepId);
         for at in 0..width {
             let step = Step {
-                pools: vec![0],
+                limits: vec![0],
                 repeat: if at % 2 == 0 { Repeat::Safe } else { Repeat::Check },
                 after: vec![Call::default()],
                 ..Step::default()
@@ -40,11 +42,11 @@ fn plan(layers: u32, width: u32) -> Arc<Plan> {
         let after = (first..first + width).map(StepId).collect();
         vertices.push(Vertex { name: format!("l{layer}"), after, kind: Kind::Join(Rule::All) });
     }
-    let pools = vec![Pool { name: "few".to_owned(), places: 3, held_by: Holder::Step }];
-    Arc::new(Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("a plan"))
+    let limits = vec![ConcurrencyLimit { name: "few".to_owned(), slots: 3, held_by: Holder::Step }];
+    Arc::new(Plan::new(Draft { vertices, limits, ..Draft::default() }).expect("a plan"))
 }
 
-/// Does things at once, and remembers them longer than the process that asked.
+/// Completes every step at once, and remembers attempts across the crash of the caller.
 struct Agent<'a> {
     events: Sender<Event>,
     told: &'a mut BTreeMap<(StepId, u32), bool>,
@@ -61,13 +63,13 @@ impl Executor for Agent<'_> {
             }
             Effect::Verify { step, attempt } => {
                 let holds = self.begun.contains_key(&step);
-                Event::Verified { step, attempt, holds, reason: String::new() }
+                Event::Verified { step, attempt, failed: (!holds).then(FailedCheck::default) }
             }
             Effect::Ask { step, attempt } => {
                 let found = match self.told.get(&(step, attempt)) {
-                    None => Found::Never,
-                    Some(true) => Found::Ended(DONE),
-                    Some(false) => Found::Gone,
+                    None => AttemptStatus::Never,
+                    Some(true) => AttemptStatus::Ended(DONE),
+                    Some(false) => AttemptStatus::Gone,
                 };
                 Event::Found { step, attempt, found }
             }
@@ -77,14 +79,14 @@ impl Executor for Agent<'_> {
     }
 }
 
-/// The bytes that a journal would have, up to where the process dies.
-struct Dying {
+/// A journal in memory that fails at a given byte.
+struct FailingJournal {
     bytes: Vec<u8>,
     next: u32,
     dies_at: usize,
 }
 
-impl Journal for Dying {
+impl Journal for FailingJournal {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         frames(records, self.next, &mut self.bytes)?;
         self.next += u32::try_from(records.len()).expect("few");
@@ -96,7 +98,7 @@ impl Journal for Dying {
     }
 }
 
-/// In memory where there is such a place: what is tested is which bytes are there.
+/// In memory if possible: the test is about bytes, not about a disk.
 fn quick_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
@@ -107,7 +109,7 @@ fn random(seed: &mut u64) -> u64 {
 }
 
 #[test]
-fn a_run_that_dies_at_any_byte_ends_and_nothing_with_a_result_is_done_twice() {
+fn run_killed_at_any_byte_repeats_no_durable_result() {
     let plan = plan(3, 4);
     let dir = quick_dir();
     let path = dir.path().join("run");
@@ -115,9 +117,10 @@ fn a_run_that_dies_at_any_byte_ends_and_nothing_with_a_result_is_done_twice() {
         drop(FileJournal::create(&path).expect("a journal"));
         fs_err::read(&path).expect("its beginning")
     };
-    let (mut seed, mut length) = (7_u64, usize::MAX);
+    let mut seed = 7_u64;
+    let mut length = usize::MAX;
     for round in 0..=1_000 {
-        // The first one lives, and tells how long the journal is.
+        // The first run does not crash, and measures the journal.
         let dies_at = match round {
             0 => usize::MAX,
             _ => {
@@ -125,8 +128,9 @@ fn a_run_that_dies_at_any_byte_ends_and_nothing_with_a_result_is_done_twice() {
             }
         };
         let forgets = round % 2 == 0;
-        let (mut told, mut begun) = (BTreeMap::new(), BTreeMap::new());
-        let mut journal = Dying { bytes: header.clone(), next: 0, dies_at };
+        let mut told = BTreeMap::new();
+        let mut begun = BTreeMap::new();
+        let mut journal = FailingJournal { bytes: header.clone(), next: 0, dies_at };
         let (events, mail) = channel();
         let mut agent = Agent { events, told: &mut told, begun: &mut begun };
         let mut run = Run::new(Arc::clone(&plan));
@@ -143,7 +147,7 @@ fn a_run_that_dies_at_any_byte_ends_and_nothing_with_a_result_is_done_twice() {
                 *knows = false;
             }
         }
-        fs_err::write(&path, &journal.bytes).expect("what is left of it");
+        fs_err::write(&path, &journal.bytes).expect("the truncated journal");
         let before = begun.clone();
         let with_result = with_result(&path);
         let (events, mail) = channel();
@@ -198,19 +202,19 @@ fn go_on(
 const PART: &str = "HOIST_TEST_PART";
 const PLACE: &str = "HOIST_TEST_PLACE";
 
-/// This program once more, in the part of a process that something happens to.
+/// Starts this program again as the process of another part of a test.
 fn other(part: &str, dir: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--ignored", "--exact", "a_part_of_another_test", "--nocapture"]);
+    command.args(["--ignored", "--exact", "part_of_another_test", "--nocapture"]);
     command.env(PART, part).env(PLACE, dir).stdout(Stdio::piped()).stderr(Stdio::inherit());
     command
 }
 
-/// No test of its own: [`other`] starts it in a process that something happens to. Whoever runs the
-/// ignored tests too starts it without a place.
+/// Not a test: [`other`] starts it in a process of its own. A full run includes ignored tests and
+/// starts it without a directory, where it does nothing.
 #[test]
 #[ignore = "others start it"]
-fn a_part_of_another_test() {
+fn part_of_another_test() {
     let Some(dir) = std::env::var_os(PLACE).map(PathBuf::from) else { return };
     match std::env::var(PART).expect("a part").as_str() {
         "has the journal" => has_the_journal(&dir),
@@ -228,29 +232,23 @@ fn has_the_journal(dir: &Path) {
     }
 }
 
-fn wait_for(what: impl Fn() -> bool) {
-    while !what() {
-        std::thread::yield_now();
-    }
-}
-
 fn kill(mut child: Child) {
     child.kill().expect("it can be killed");
     child.wait().expect("it is gone");
 }
 
 #[test]
-fn a_journal_belongs_to_one_process_until_that_is_gone() {
+fn journal_belongs_to_one_process_until_it_ends() {
     let dir = tempfile::tempdir().expect("a directory");
     let child = other("has the journal", dir.path()).spawn().expect("another process");
-    wait_for(|| dir.path().join("has it").exists());
+    eventually("journal is held", || dir.path().join("has it").exists());
     let path = dir.path().join("run");
     assert!(matches!(FileJournal::open(&path), Err(JournalError::InUse)));
     kill(child);
     FileJournal::open(&path).expect("it is free");
 }
 
-/// Each attempt is a line in a file; what it knows is gone with the process.
+/// Each attempt is a line in a file; everything else is lost with the process.
 struct Mortal {
     events: Sender<Event>,
     dir: PathBuf,
@@ -268,11 +266,11 @@ impl Executor for Mortal {
             }
             Effect::Verify { step, attempt } => {
                 let holds = acts(&self.dir).iter().any(|(of, _)| *of == step);
-                Event::Verified { step, attempt, holds, reason: String::new() }
+                Event::Verified { step, attempt, failed: (!holds).then(FailedCheck::default) }
             }
             Effect::Ask { step, attempt } => {
                 let known = acts(&self.dir).contains(&(step, attempt));
-                let found = if known { Found::Gone } else { Found::Never };
+                let found = if known { AttemptStatus::Gone } else { AttemptStatus::Never };
                 Event::Found { step, attempt, found }
             }
             Effect::Check { .. } | Effect::Kill { .. } => panic!("{effect:?} was not planned"),
@@ -302,16 +300,20 @@ fn runs_until_it_is_killed(dir: &Path) {
 }
 
 #[test]
-fn a_process_that_is_killed_again_and_again_comes_to_the_end() {
+fn repeatedly_killed_run_finishes() {
     let dir = tempfile::tempdir().expect("a directory");
     drop(FileJournal::create(&dir.path().join("run")).expect("a journal"));
-    let (mut seed, mut kills) = (3, 0);
+    let mut seed = 3;
+    let mut kills = 0;
     while !dir.path().join("ended").exists() {
         let child = other("runs until it is killed", dir.path()).spawn().expect("a process");
-        // Killed when it has done a few things more; without a limit, when it was killed enough.
+        // The process is killed after a few more attempts; after enough kills it runs to its end.
         let enough = acts(dir.path()).len() + usize::try_from(random(&mut seed)).unwrap() % 12;
         if kills < 30 {
-            wait_for(|| acts(dir.path()).len() >= enough || dir.path().join("ended").exists());
+            // No pause: the kill must come at once, or the run ends too early.
+            while acts(dir.path()).len() < enough && !dir.path().join("ended").exists() {
+                std::thread::yield_now();
+            }
             kill(child);
             kills += 1;
         } else {
@@ -355,10 +357,10 @@ fn has_no_room(dir: &Path) {
 }
 
 #[test]
-fn where_there_is_no_room_nothing_is_done_that_is_not_in_the_journal() {
+fn full_disk_prevents_acts_without_a_record() {
     let dir = tempfile::tempdir().expect("a directory");
     let part = other("has no room", dir.path());
-    // Files may grow to so many blocks and no further.
+    // Limits the size of files to this many blocks.
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""]);
     limited.arg(part.get_program()).args(part.get_args());
@@ -373,7 +375,7 @@ fn where_there_is_no_room_nothing_is_done_that_is_not_in_the_journal() {
     let intents: BTreeSet<(StepId, u32)> = records.iter().filter_map(intent).collect();
     let acts = acts(dir.path());
     assert!(!acts.is_empty() && acts.iter().all(|act| intents.contains(act)), "{acts:?}");
-    // With room again it goes on.
+    // With free space the run continues.
     let (events, mail) = channel();
     let mut executor = Mortal { events, dir: dir.path().to_owned() };
     go_on(&large(), &dir.path().join("run"), &mut executor, &mail);

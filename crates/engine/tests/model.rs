@@ -1,18 +1,18 @@
-//! Every way that a small run can go: whatever comes in any order, is lost, comes twice, and the
-//! process that decides dies between any two of its acts. All of them are walked through; also with
-//! persons who hold, release, stop, resume and retry at any moment.
+//! Explores every course of a small run: messages in any order, lost or duplicated, and a crash of
+//! the controller between any two acts. With commands: hold, release, stop, resume and retry at any
+//! moment.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use hoist_engine::plan::{Call, Draft, Kind, OnFailure, Repeat, Step, Vertex, Window};
-use hoist_engine::record::{End, FailureKind, Outcome};
-use hoist_engine::run::{Decision, Ended, Found, State};
+use hoist_engine::record::{End, FailedCheck, FailureKind, Outcome};
+use hoist_engine::run::{AttemptStatus, Decision, State, StepEnd};
 use hoist_engine::undo::undo_plan;
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
 
-/// What the shell does first.
+/// The order of the acts of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     KeepThenAct,
@@ -20,23 +20,23 @@ enum Order {
     ActThenKeep,
 }
 
-/// Everything there is. The process that decides has no memory but the journal, so it is not in it.
+/// The whole state. The controller has no memory except the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Site {
-    /// As text, since records have no order of their own.
+    /// Encoded as text, because records have no order.
     journal: Vec<String>,
-    /// What the executor was told, and whether it still knows of it.
+    /// The attempts that the executor was given, and whether it still knows them.
     told: BTreeMap<(StepId, u32), bool>,
-    /// On its way to the process that decides.
+    /// Messages on their way to the controller.
     mail: BTreeSet<Mail>,
     crashes: u8,
     losses: u8,
-    /// How much of what persons have to say is said and kept.
+    /// Number of commands that were given and recorded.
     said: usize,
     now: u64,
 }
 
-/// What persons say, one after the other, each as soon as it can have an effect, or any time later.
+/// Commands in sequence, each given as soon as it can have an effect, or later.
 #[derive(Debug, Clone, Copy)]
 enum Person {
     Hold(StepId),
@@ -44,7 +44,7 @@ enum Person {
     Stop,
     Resume,
     Retry(StepId),
-    /// Nobody says it: Friday comes.
+    /// Time passes by itself: Friday comes.
     Friday,
 }
 
@@ -68,8 +68,8 @@ enum Memory {
 struct Model {
     plan: Arc<Plan>,
     order: Order,
-    /// Whether an executor forgets what it was told when the process that decides dies: it may be
-    /// the same process.
+    /// Whether the executor forgets its attempts when the controller crashes: both may be the same
+    /// process.
     forgets: bool,
     crashes: u8,
     losses: u8,
@@ -78,7 +78,7 @@ struct Model {
     fails: Option<StepId>,
 }
 
-/// What became of walking through everything.
+/// The result of the exploration.
 #[derive(Debug, Default)]
 struct Walk {
     sites: usize,
@@ -104,7 +104,8 @@ impl Model {
             said: 0,
             now: 0,
         };
-        let (mut seen, mut left) = (HashSet::from([start.clone()]), vec![start]);
+        let mut seen = HashSet::from([start.clone()]);
+        let mut left = vec![start];
         let mut walk = Walk::default();
         while let Some(site) = left.pop() {
             walk.sites += 1;
@@ -134,7 +135,7 @@ impl Model {
             rest.mail.remove(mail);
             if site.losses > 0 && *mail != Mail::Tick {
                 next.push(Site { losses: site.losses - 1, ..rest.clone() });
-                // It comes once more.
+                // The message arrives again.
                 let again = Site { losses: site.losses - 1, ..site.clone() };
                 self.decide(&again, |run| run.on(event(*mail), site.now), &mut next, faults);
             }
@@ -147,13 +148,13 @@ impl Model {
             let said = Site { now, ..site.clone() };
             let mut ways = Vec::new();
             self.decide(&said, |run| run.on(says(*person), now), &mut ways, faults);
-            // Who is not answered says it again.
+            // An unanswered sender repeats its message.
             next.extend(ways.into_iter().map(|way| Site {
                 said: site.said + usize::from(way.crashes == site.crashes),
                 ..way
             }));
         }
-        // Nothing comes any more: whoever waits asks.
+        // No event is left: the run asks for waiting steps.
         if site.mail.is_empty() && run.outcome().is_none() {
             let asked = self.run(site).recover(site.now);
             if asked == Decision::default() && may_say.is_none() {
@@ -164,7 +165,8 @@ impl Model {
         next
     }
 
-    /// All that can become of a decision: it is carried out, or the process dies on the way.
+    /// Every possible outcome of a decision: it is carried out, or the controller crashes on the
+    /// way.
     fn decide(
         &self,
         site: &Site,
@@ -173,7 +175,8 @@ impl Model {
         faults: &mut BTreeSet<String>,
     ) {
         let decision = decide(&mut self.run(site));
-        let (records, effects) = (decision.records, decision.effects);
+        let records = decision.records;
+        let effects = decision.effects;
         let steps = records.len() + effects.len();
         for carried_out in 0..=steps {
             let dies = carried_out < steps;
@@ -212,13 +215,13 @@ impl Model {
                 let good =
                     |id: &StepId| matches!(run.state(*id), State::Ended(end) if end.is_good());
                 if !self.plan.vertex(step).after.iter().all(good) {
-                    faults.insert("a step starts before what it waits for is durable".to_owned());
+                    faults.insert("a step starts before its predecessors are durable".to_owned());
                 }
                 if good(&step) {
                     faults.insert("a step starts though it is done".to_owned());
                 }
-                // An executor that knows the attempt does not start it again; it says once more how
-                // it ended.
+                // An executor that knows the attempt does not start it again; it repeats the
+                // result.
                 if site.told.insert((step, attempt), true) == Some(false) {
                     faults.insert("an attempt starts twice".to_owned());
                 }
@@ -250,15 +253,15 @@ impl Model {
     }
 }
 
-/// The first there was, in milliseconds; time begins on a Thursday.
+/// A Friday in milliseconds; 1970 began on a Thursday.
 const FRIDAY: u64 = 24 * 3_600_000;
 
-/// Whether it would have an effect, or has had it.
+/// Whether a command would have an effect, or has had it.
 fn may_say(person: Person, run: &Run) -> bool {
     match person {
         Person::Stop => run.outcome() != Some(Outcome::Succeeded),
         Person::Retry(step) => {
-            matches!(run.state(step), State::Ended(Ended::Failed(_))) || run.attempt(step) > 1
+            matches!(run.state(step), State::Ended(StepEnd::Failed(_))) || run.attempt(step) > 1
         }
         Person::Hold(_) | Person::Release(_) | Person::Resume | Person::Friday => true,
     }
@@ -282,14 +285,14 @@ fn event(mail: Mail) -> Event {
         Mail::Ran(step, attempt) => Event::Ran { step, attempt, end: DONE },
         Mail::Failed(step, attempt) => Event::Ran { step, attempt, end: failed() },
         Mail::Verified(step, attempt, holds) => {
-            Event::Verified { step, attempt, holds, reason: String::new() }
+            Event::Verified { step, attempt, failed: (!holds).then(FailedCheck::default) }
         }
         Mail::Found(step, attempt, memory) => {
             let found = match memory {
-                Memory::Never => Found::Never,
-                Memory::Ended => Found::Ended(DONE),
-                Memory::Failed => Found::Ended(failed()),
-                Memory::Gone => Found::Gone,
+                Memory::Never => AttemptStatus::Never,
+                Memory::Ended => AttemptStatus::Ended(DONE),
+                Memory::Failed => AttemptStatus::Ended(failed()),
+                Memory::Gone => AttemptStatus::Gone,
             };
             Event::Found { step, attempt, found }
         }
@@ -313,7 +316,7 @@ fn step(after: &[u32], step: Step) -> Vertex {
     }
 }
 
-/// Two steps after each other, and one beside them.
+/// Two steps in sequence, and an independent one.
 fn plan(repeat: Repeat) -> Arc<Plan> {
     let looks = if repeat == Repeat::Check { vec![Call::default()] } else { Vec::new() };
     let like = || Step { after: looks.clone(), repeat, ..Step::default() };
@@ -322,12 +325,15 @@ fn plan(repeat: Repeat) -> Arc<Plan> {
 }
 
 fn model(plan: Arc<Plan>) -> Model {
-    let (order, forgets, persons, fails) = (Order::KeepThenAct, false, Vec::new(), None);
+    let order = Order::KeepThenAct;
+    let forgets = false;
+    let persons = Vec::new();
+    let fails = None;
     Model { plan, order, forgets, crashes: 2, losses: 2, persons, fails }
 }
 
 #[test]
-fn every_way_ends_well_and_nothing_is_done_twice_for_no_reason() {
+fn every_course_ends_well_and_repeats_nothing() {
     for repeat in [Repeat::Safe, Repeat::Check] {
         for forgets in [false, true] {
             let walk = Model { forgets, ..model(plan(repeat)) }.walk();
@@ -338,9 +344,10 @@ fn every_way_ends_well_and_nothing_is_done_twice_for_no_reason() {
 }
 
 #[test]
-fn persons_may_say_what_they_want_when_they_want() {
+fn commands_are_safe_at_any_time() {
     use Person::{Friday, Hold, Release, Resume, Retry, Stop};
-    let (first, second) = (StepId(0), StepId(1));
+    let first = StepId(0);
+    let second = StepId(1);
     let windows = vec![Window { name: "friday".to_owned(), spans: vec![(4 * 1440, 5 * 1440)] }];
     let safe = Step { repeat: Repeat::Safe, ..Step::default() };
     let late = Step { window: Some(0), ..safe.clone() };
@@ -355,7 +362,8 @@ fn persons_may_say_what_they_want_when_they_want() {
         (vec![Retry(first), Friday], Some(first)),
     ] {
         for forgets in [false, true] {
-            let (plan, persons) = (Arc::clone(&plan), persons.clone());
+            let plan = Arc::clone(&plan);
+            let persons = persons.clone();
             let said = format!("{persons:?}, forgets {forgets}");
             let walk =
                 Model { forgets, crashes: 1, losses: 1, persons, fails, ..model(plan) }.walk();
@@ -366,7 +374,7 @@ fn persons_may_say_what_they_want_when_they_want() {
 }
 
 #[test]
-fn every_way_back_ends_well() {
+fn every_undo_run_ends_well() {
     let there = plan(Repeat::Safe);
     let mut run = Run::new(Arc::clone(&there));
     run.on(Event::Tick, 0);
@@ -383,9 +391,9 @@ fn every_way_back_ends_well() {
 }
 
 #[test]
-fn acting_before_the_intent_is_durable_is_found() {
+fn model_detects_acting_before_a_durable_intent() {
     let order = Order::ActThenKeep;
     let faults = Model { order, forgets: true, ..model(plan(Repeat::Safe)) }.walk().faults;
     assert!(faults.contains("an attempt starts twice"), "{faults:?}");
-    assert!(faults.contains("a step starts before what it waits for is durable"), "{faults:?}");
+    assert!(faults.contains("a step starts before its predecessors are durable"), "{faults:?}");
 }

@@ -4,24 +4,27 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Secrets, Verdict,
+    Action, ApplyOutcome, Catalog, Ctx, Description, Failure, Purpose, Script, Secrets, Verdict,
 };
 use hoist_engine::drive::Executor;
 use hoist_engine::execute::Outputs;
-use hoist_engine::plan::{Call, Draft, Kind, Made, Plan, Step, StepId, Vertex};
-use hoist_engine::record::{End, FailureKind};
-use hoist_engine::run::Found;
+use hoist_engine::plan::{AppliedAttempt, Call, Draft, Kind, Plan, Step, StepId, Vertex};
+use hoist_engine::record::{End, FailedCheck, FailureKind};
+use hoist_engine::run::AttemptStatus;
 use hoist_engine::ssh::{Login, SshExecutor, SshSetup};
 use hoist_engine::{Effect, Event};
+use hoist_testkit::eventually;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// A shell command, only for machines far away.
+/// A shell command that only exists as a script.
 struct Far;
 
 impl Action for Far {
@@ -33,7 +36,7 @@ impl Action for Far {
         Vec::new()
     }
 
-    fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         panic!("nothing is done here")
     }
 
@@ -54,7 +57,7 @@ impl Secrets for Vault {
     }
 }
 
-/// What the network does to connections.
+/// A network between both sides that can be cut.
 struct Wire {
     port: u16,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -67,14 +70,15 @@ impl Wire {
         let own = listener.local_addr().expect("an address").port();
         let (open, is_up) =
             (Arc::<Mutex<Vec<TcpStream>>>::default(), Arc::new(AtomicBool::new(true)));
-        let (streams, up) = (Arc::clone(&open), Arc::clone(&is_up));
+        let streams = Arc::clone(&open);
+        let up = Arc::clone(&is_up);
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
                 let far =
                     up.load(Ordering::SeqCst).then(|| TcpStream::connect(("127.0.0.1", port)));
                 let Some(Ok(far)) = far else { continue };
                 let clone = |stream: &TcpStream| stream.try_clone().expect("a socket");
-                streams.lock().expect("a list").extend([clone(&near), clone(&far)]);
+                streams.lock().extend([clone(&near), clone(&far)]);
                 for (from, to) in [(clone(&near), clone(&far)), (far, near)] {
                     std::thread::spawn(move || forward(from, to));
                 }
@@ -83,10 +87,10 @@ impl Wire {
         Self { port: own, open, is_up }
     }
 
-    /// Breaks what is open; nobody gets through until it is up again.
+    /// Breaks open connections and refuses new ones until [`Wire::mend`].
     fn cut(&self) {
         self.is_up.store(false, Ordering::SeqCst);
-        for stream in self.open.lock().expect("a list").drain(..) {
+        for stream in self.open.lock().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -133,7 +137,7 @@ impl Sshd {
         keygen(&dir.path().join("user"));
         fs_err::copy(dir.path().join("user.pub"), dir.path().join("authorized")).expect("a key");
         fs_err::create_dir(dir.path().join("home")).expect("a home");
-        // Wanted by one that runs as root.
+        // Required by an sshd that runs as root.
         let _ = fs_err::create_dir_all("/run/sshd");
         let port = free_port();
         let config = format!(
@@ -152,7 +156,7 @@ impl Sshd {
             .stderr(Stdio::from(log.into_parts().0))
             .spawn()
             .expect("sshd (package openssh-server)");
-        wait_for("sshd answers", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        eventually("sshd answers", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         let wire = Wire::to(port);
         let host = fs_err::read_to_string(dir.path().join("host.pub")).expect("a key");
         let known = format!("[127.0.0.1]:{} {host}", wire.port);
@@ -203,14 +207,6 @@ fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_mins(1);
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 const STEP: StepId = StepId(0);
 
 fn start(attempt: u32) -> Effect {
@@ -239,7 +235,7 @@ fn next(events: &Receiver<Event>) -> Event {
 
 fn end(event: Event) -> End {
     match event {
-        Event::Ran { end, .. } | Event::Found { found: Found::Ended(end), .. } => end,
+        Event::Ran { end, .. } | Event::Found { found: AttemptStatus::Ended(end), .. } => end,
         other => panic!("{other:?}"),
     }
 }
@@ -252,7 +248,7 @@ fn failed(event: Event) -> (FailureKind, String) {
 }
 
 #[test]
-fn a_step_is_done_over_there_with_all_that_belongs_to_it() {
+fn step_runs_over_ssh_with_its_environment() {
     let sshd = Sshd::start();
     let (mut executor, events) = sshd.executor(sshd.login());
     let text = "pwd; echo \"$HOIST_NODE $HOIST_RUN $HOIST_TASK $HOIST_ATTEMPT $ODD\"; cat \"$DATA\"; \
@@ -274,18 +270,18 @@ fn a_step_is_done_over_there_with_all_that_belongs_to_it() {
 }
 
 #[test]
-fn a_connection_that_breaks_in_the_middle_is_no_failure() {
+fn broken_ssh_connection_does_not_fail_a_step() {
     let sshd = Sshd::start();
     let (mut executor, events) = sshd.executor(sshd.login());
     let home = sshd.dir.path().join("home");
     let text = "echo begun >> $HOME/begun; until [ -e $HOME/gate ]; do sleep 0.1; done; echo done";
     let plan = of(json!({ "text": text }));
     executor.act(&plan, start(1));
-    wait_for("it runs", || home.join("begun").exists());
+    eventually("program runs", || home.join("begun").exists());
     sshd.wire.cut();
     fs_err::write(home.join("gate"), "").expect("a file");
-    wait_for("it ends over there", || sshd.attempts().join("01run-0-1/result").exists());
-    assert!(events.try_recv().is_err(), "nobody heard of it yet");
+    eventually("remote program ends", || sshd.attempts().join("01run-0-1/result").exists());
+    assert!(events.try_recv().is_err(), "no event has arrived");
     sshd.wire.mend();
     assert_eq!(end(next(&events)), End::Done { changed: true, receipt: Value::Null });
     assert_eq!(
@@ -294,39 +290,45 @@ fn a_connection_that_breaks_in_the_middle_is_no_failure() {
         "it was begun once"
     );
     assert_eq!(sshd.printed(1), "done\n");
-    // A controller that knows nothing asks, and a second start is none.
+    // A new controller asks for the state, and a second start has no effect.
     let (mut another, heard) = sshd.executor(sshd.login());
     another.act(&plan, Effect::Ask { step: STEP, attempt: 1 });
-    assert!(matches!(next(&heard), Event::Found { found: Found::Ended(End::Done { .. }), .. }));
+    assert!(matches!(
+        next(&heard),
+        Event::Found { found: AttemptStatus::Ended(End::Done { .. }), .. }
+    ));
     another.act(&plan, start(1));
     assert!(matches!(end(next(&heard)), End::Done { .. }));
     assert_eq!(fs_err::read_to_string(home.join("begun")).expect("a file"), "begun\n");
     another.act(&plan, Effect::Ask { step: STEP, attempt: 2 });
-    assert!(matches!(next(&heard), Event::Found { found: Found::Never, .. }));
+    assert!(matches!(next(&heard), Event::Found { found: AttemptStatus::Never, .. }));
 }
 
 #[test]
-fn what_runs_when_the_controller_dies_is_found_again() {
+fn ssh_attempt_of_a_dead_controller_is_found_again() {
     let sshd = Sshd::start();
     let home = sshd.dir.path().join("home");
     let plan =
         of(json!({"text": "echo $$ > $HOME/pid; until [ -e $HOME/gate ]; do sleep 0.1; done"}));
     let (mut first, _) = sshd.executor(sshd.login());
     first.act(&plan, start(1));
-    wait_for("it runs", || home.join("pid").exists());
+    eventually("program runs", || home.join("pid").exists());
     let (mut second, events) = sshd.executor(sshd.login());
     second.act(&plan, Effect::Ask { step: STEP, attempt: 1 });
-    assert!(matches!(next(&events), Event::Found { found: Found::Running, .. }));
+    assert!(matches!(next(&events), Event::Found { found: AttemptStatus::Running, .. }));
     fs_err::write(home.join("gate"), "").expect("a file");
-    assert!(matches!(next(&events), Event::Found { found: Found::Ended(End::Done { .. }), .. }));
-    // What was there and is not any more is gone.
+    assert!(matches!(
+        next(&events),
+        Event::Found { found: AttemptStatus::Ended(End::Done { .. }), .. }
+    ));
+    // A result that has vanished is reported as gone.
     fs_err::remove_file(sshd.attempts().join("01run-0-1/result")).expect("a result");
     second.act(&plan, Effect::Ask { step: STEP, attempt: 1 });
-    assert!(matches!(next(&events), Event::Found { found: Found::Gone, .. }));
+    assert!(matches!(next(&events), Event::Found { found: AttemptStatus::Gone, .. }));
 }
 
 #[test]
-fn a_step_is_ended_when_its_time_is_over_or_somebody_says_so() {
+fn ssh_step_ends_on_timeout_and_on_stop() {
     let sshd = Sshd::start();
     let home = sshd.dir.path().join("home");
     let (mut executor, events) = sshd.executor(sshd.login());
@@ -339,17 +341,19 @@ fn a_step_is_ended_when_its_time_is_over_or_somebody_says_so() {
     assert_eq!(failed(next(&events)).0, FailureKind::Timeout);
     let long = of(json!({"text": "sleep 600 & echo $! > $HOME/child; wait"}));
     executor.act(&long, start(2));
-    wait_for("it runs", || {
+    eventually("program runs", || {
         fs_err::read_to_string(home.join("child")).is_ok_and(|pid| pid.ends_with('\n'))
     });
     executor.act(&long, Effect::Kill { step: STEP, attempt: 2 });
     assert_eq!(end(next(&events)), End::Interrupted);
     let child = fs_err::read_to_string(home.join("child")).expect("a number");
-    wait_for("its children are gone", || !Path::new(&format!("/proc/{}", child.trim())).exists());
+    eventually("children of the program are gone", || {
+        !Path::new(&format!("/proc/{}", child.trim())).exists()
+    });
 }
 
 #[test]
-fn checks_are_looked_at_over_there() {
+fn checks_run_over_ssh() {
     let sshd = Sshd::start();
     let home = sshd.dir.path().join("home");
     let (mut executor, events) = sshd.executor(sshd.login());
@@ -358,15 +362,17 @@ fn checks_are_looked_at_over_there() {
         ..Step::default()
     });
     executor.act(&before, Effect::Check { step: STEP, attempt: 1 });
-    let Event::Checked { refused, .. } = next(&events) else { panic!("a check") };
-    assert_eq!(refused.as_deref(), Some("there is a disk: exit code 1: no disk"));
+    let Event::Checked { failed, .. } = next(&events) else { panic!("a check") };
+    let title = "there is a disk".to_owned();
+    let output = "no disk".to_owned();
+    assert_eq!(failed, Some(FailedCheck { title, output, exit_code: Some(1) }));
     let text = "echo x >> $HOME/looks; [ $(wc -l < $HOME/looks) -ge 3 ]";
     let after = plan(Step {
         after: vec![call(json!({"text": text, "poll": {"for_ms": 60_000, "every_ms": 20}}))],
         ..Step::default()
     });
     executor.act(&after, Effect::Verify { step: STEP, attempt: 1 });
-    assert!(matches!(next(&events), Event::Verified { holds: true, .. }));
+    assert!(matches!(next(&events), Event::Verified { failed: None, .. }));
     assert_eq!(fs_err::read_to_string(home.join("looks")).expect("a file").lines().count(), 3);
     assert_eq!(
         fs_err::read_dir(sshd.attempts()).expect("a directory").count(),
@@ -376,7 +382,7 @@ fn checks_are_looked_at_over_there() {
 }
 
 #[test]
-fn a_machine_that_is_not_the_known_one_is_not_talked_to() {
+fn machine_with_unknown_host_key_is_refused() {
     let sshd = Sshd::start();
     let other = sshd.dir.path().join("other");
     keygen(&other);
@@ -395,21 +401,22 @@ fn a_machine_that_is_not_the_known_one_is_not_talked_to() {
 }
 
 #[test]
-fn what_has_no_form_for_other_machines_says_so() {
+fn action_without_a_script_is_refused_over_ssh() {
     let sshd = Sshd::start();
     let (mut executor, events) = sshd.executor(sshd.login());
     executor.act(&of(json!({"what": "no script"})), start(1));
     assert_eq!(failed(next(&events)).1, "`far` cannot be done through ssh; start an agent on `n1`");
-    let undoes = Call { undoes: Some(vec![Made::default()]), ..call(json!({"text": "true"})) };
+    let undoes =
+        Call { undoes: Some(vec![AppliedAttempt::default()]), ..call(json!({"text": "true"})) };
     executor.act(&plan(Step { call: undoes, ..Step::default() }), start(2));
     assert_eq!(
         failed(next(&events)).1,
-        "`far` cannot be taken back through ssh; start an agent on `n1`"
+        "`far` cannot be undone through ssh; start an agent on `n1`"
     );
 }
 
 #[test]
-fn a_flood_is_cut_over_there() {
+fn large_output_is_cut_on_the_machine() {
     let sshd = Sshd::start();
     let (mut executor, events) = sshd.executor(sshd.login());
     executor.act(&of(json!({"text": "head -c 20000000 /dev/zero | tr '\\0' x; echo"})), start(1));
@@ -418,7 +425,7 @@ fn a_flood_is_cut_over_there() {
     assert!((8_000_000..9_000_000).contains(&length), "{length}");
 }
 
-/// What another user of the machine put where an earlier version kept secrets of an attempt.
+/// Files of another user at the place where an earlier version kept secrets of an attempt.
 struct Trap {
     dir: PathBuf,
     victim: PathBuf,
@@ -463,7 +470,7 @@ fn arguments_of(attempt: &str, home: &Path) -> Vec<String> {
 }
 
 #[test]
-fn other_users_cannot_foresee_where_secrets_are_kept() {
+fn other_users_cannot_predict_the_place_of_secrets() {
     let sshd = Sshd::start();
     let home = sshd.dir.path().join("home");
     let trap = Trap::set(71, &sshd.dir.path().join("victim"));
@@ -473,7 +480,9 @@ fn other_users_cannot_foresee_where_secrets_are_kept() {
     let plan = of(json!({"text": text, "secrets": {"KEPT": "ref", "REDIRECTED": "ref"}}));
     executor.act(&plan, start(71));
     let place = home.join("place");
-    wait_for("it runs", || fs_err::read_to_string(&place).is_ok_and(|place| place.ends_with('\n')));
+    eventually("program runs", || {
+        fs_err::read_to_string(&place).is_ok_and(|place| place.ends_with('\n'))
+    });
     let seen = arguments_of("01run/0/71", &home);
     let place = fs_err::read_to_string(&place).expect("a path");
     fs_err::write(home.join("gate"), "").expect("a file");
@@ -493,7 +502,7 @@ fn other_users_cannot_foresee_where_secrets_are_kept() {
 }
 
 #[test]
-fn directory_of_attempts_that_is_not_private_is_refused() {
+fn attempt_directory_that_is_not_private_is_refused() {
     let refused = |prepare: &dyn Fn(&Path, &Path)| {
         let sshd = Sshd::start();
         let elsewhere = sshd.dir.path().join("elsewhere");

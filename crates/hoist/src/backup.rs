@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use hoist_model::Exit;
-use hoist_server::backup::seal::{self, Sealed};
+use hoist_server::backup::seal::{self, BackupFile};
 use hoist_server::backup::{self, BackupError, Output as File, Restore, Source, Summary, Tee};
 use jiff::Timestamp;
 use serde_json::json;
@@ -30,23 +30,23 @@ pub(crate) struct BackupArgs {
 pub(crate) enum BackupCommand {
     /// Make a backup, and check it while it is written
     ///
-    /// It holds the records, the site's root key, hashes of tokens and journals; of artifacts what
-    /// they are, and their contents only with `--with-artifacts`. The admin token is not in it: a
-    /// restored directory makes a new one. The file is encrypted with age: to recipients, to a
-    /// passphrase from a file, or to one that is asked for.
+    /// A backup contains the records, the site's root key, hashes of tokens, journals, and the
+    /// descriptions of artifacts; their contents only with `--with-artifacts`. It does not contain
+    /// the admin token: a restored directory makes a new one. The file is encrypted with age: to
+    /// recipients, or with a passphrase from a file or from the terminal.
     #[command(
         after_help = "Examples:\n  hoist backup create --out site.backup --recipient age1…\n  \
         hoist backup create --out site.backup --passphrase-file /etc/hoist/backup.pass --offline"
     )]
     Create(CreateArgs),
-    /// Check all of a backup, and show what is in it
+    /// Check a whole backup, and show its contents
     #[command(after_help = "Examples:\n  hoist backup verify site.backup --identity key.txt\n  \
         hoist backup verify site.backup --passphrase-file /etc/hoist/backup.pass")]
     Verify(VerifyArgs),
     /// Restore a backup into an empty data directory and an empty store
     ///
-    /// All of the backup is checked before anything is changed. With `--force` what is there is
-    /// replaced; files of the data directory are moved aside, not thrown away.
+    /// The whole backup is checked before anything is changed. With `--force` existing data is
+    /// replaced; files of the data directory are moved aside, not deleted.
     #[command(after_help = "Examples:\n  \
         hoist backup restore site.backup --data-dir /var/lib/hoist --identity key.txt\n  \
         hoist backup restore site.backup --store etcd://h1:2379/hoist")]
@@ -85,7 +85,7 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct RestoreArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Replace what is there
+    /// Replace existing data
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub(crate) struct RestoreArgs {
     store: StoreArgs,
 }
 
-/// Between whoever makes the backup and whoever writes it.
+/// Buffer between making and writing the backup.
 const PIPE_BYTES: usize = 1024 * 1024;
 
 pub(crate) fn run(args: &BackupArgs, shell: &mut Shell) -> Result<Exit, Failure> {
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &BackupArgs, shell: &mut Shell) -> Result<Exit, Failure>
 }
 
 async fn create(args: &CreateArgs, shell: &mut Shell) -> Result<Exit, Failure> {
-    // A path that is taken is told before anybody is asked for a passphrase.
+    // An existing path must be reported before a passphrase is asked for.
     let file = File::create(&args.out, args.force)?;
     let sealed = seal::seal(file, args.lock.lock(shell)?)?;
     let (writer, reader) = tokio::io::duplex(PIPE_BYTES);
@@ -147,7 +147,7 @@ async fn create(args: &CreateArgs, shell: &mut Shell) -> Result<Exit, Failure> {
         format!("{} written and checked: {} KiB", args.out.display(), size.div_ceil(1024));
     print(shell, &summary, &json!({"file": args.out, "bytes": size}), &heading)?;
     if args.lock.is_open() {
-        shell.printer.warn("the file is not encrypted: whoever reads it has the site's root key");
+        shell.printer.warn("the file is not encrypted: every reader gets the site's root key");
     }
     Ok(Exit::Done)
 }
@@ -160,7 +160,7 @@ async fn fetch(args: &CreateArgs, shell: &Shell, mut to: DuplexStream) -> Result
     Ok(())
 }
 
-async fn finish(sealed: Sealed) -> Result<(), Failure> {
+async fn finish(sealed: BackupFile) -> Result<(), Failure> {
     let finishing = tokio::task::spawn_blocking(move || sealed.finish());
     let finished =
         finishing.await.unwrap_or_else(|died| std::panic::resume_unwind(died.into_panic()));
@@ -178,6 +178,7 @@ async fn verify(args: &VerifyArgs, shell: &mut Shell) -> Result<Exit, Failure> {
 async fn restore(args: &RestoreArgs, shell: &mut Shell) -> Result<Exit, Failure> {
     let places = args.store.places(shell)?;
     let input = open(&args.file, &args.unlock, shell)?;
+    let start = start_command(&places);
     let target = Restore {
         data_dir: places.data_dir.clone(),
         store: places.store,
@@ -193,13 +194,24 @@ async fn restore(args: &RestoreArgs, shell: &mut Shell) -> Result<Exit, Failure>
     });
     print(shell, &restored.summary, &more, &format!("restored to {dir}"))?;
     if let Some(moved_to) = &restored.moved_to {
-        shell.printer.note(&format!("what was there before is in {}", moved_to.display()));
+        shell.printer.note(&format!("the previous data is in {}", moved_to.display()));
     }
     if restored.summary.contents.artifacts_left_out > 0 {
-        shell.printer.warn("the artifacts are not in this backup; they have to be added again");
+        shell.printer.warn("the backup contains no artifacts; add them again");
     }
-    shell.printer.note(&format!("start it with `hoist serve --data-dir {dir}`"));
+    shell.printer.note(&format!("start it with `{start}`"));
     Ok(Exit::Done)
+}
+
+/// The command that serves a restored site. A shared store must be named, or an empty embedded one
+/// would be served. A URL with credentials is not repeated.
+fn start_command(places: &crate::offline::Places) -> String {
+    let dir = places.data_dir.display();
+    if places.embedded {
+        return format!("hoist serve --data-dir {dir}");
+    }
+    let store = if places.store.contains('@') { "URL" } else { &places.store };
+    format!("hoist serve --data-dir {dir} --store {store}")
 }
 
 fn open(
@@ -229,16 +241,18 @@ fn print(
         }
         Output::Name | Output::Table | Output::Wide => {}
     }
-    let (manifest, contents) = (&summary.manifest, &summary.contents);
+    let manifest = &summary.manifest;
+    let contents = &summary.contents;
     printer.line(heading)?;
     printer.line(format!("  made       {} by hoist {}", manifest.created, manifest.hoist))?;
     printer.line(format!("  records    {} (schema {})", contents.records, manifest.schema))?;
-    let root = summary.ca_pin.as_deref().unwrap_or("not in it");
+    let root = summary.ca_pin.as_deref().unwrap_or("not included");
     printer.line(format!("  site root  {root}"))?;
     if contents.journal_files > 0 {
         printer.line(format!("  journals   {} files", contents.journal_files))?;
     }
-    let (with, without) = (contents.artifacts, contents.artifacts_left_out);
+    let with = contents.artifacts;
+    let without = contents.artifacts_left_out;
     if with + without > 0 {
         printer.line(format!("  artifacts  {with}, {without} left out"))?;
     }

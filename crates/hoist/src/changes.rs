@@ -1,6 +1,6 @@
-//! What a change does to the site, in lines that a person reads.
+//! The effect of a change on the site, as printed lines.
 
-use hoist_api::inventory::{Applied, AppliedItem, FieldChange, ItemChange};
+use hoist_api::inventory::{AppliedItem, ApplyResult, FieldChange, ItemChange};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ const SHOWN: usize = 100;
 const VALUE: usize = 200;
 
 /// Prints what differs, as asked for.
-pub(crate) fn print(printer: &mut Printer, applied: &Applied) -> Result<(), Failure> {
+pub(crate) fn print(printer: &mut Printer, applied: &ApplyResult) -> Result<(), Failure> {
     match printer.output() {
         Output::Json | Output::Yaml => printer.value(applied),
         Output::Name => applied
@@ -29,7 +29,7 @@ pub(crate) fn print(printer: &mut Printer, applied: &Applied) -> Result<(), Fail
 }
 
 /// `2 created, 1 changed, 3 unchanged`.
-pub(crate) fn summary(applied: &Applied) -> String {
+pub(crate) fn summary(applied: &ApplyResult) -> String {
     let words = if applied.dry_run {
         ["to create", "to change", "to remove"]
     } else {
@@ -56,11 +56,11 @@ pub(crate) fn summary(applied: &Applied) -> String {
     parts.join(", ") + &nodes
 }
 
-pub(crate) fn is_empty(applied: &Applied) -> bool {
+pub(crate) fn is_empty(applied: &ApplyResult) -> bool {
     applied.created + applied.changed + applied.removed == 0
 }
 
-fn lines(applied: &Applied) -> Vec<(Tone, String)> {
+fn lines(applied: &ApplyResult) -> Vec<(Tone, String)> {
     let mut lines = Vec::new();
     for item in applied.items.iter().take(SHOWN) {
         item_lines(item, &mut lines);
@@ -80,7 +80,7 @@ fn item_lines(item: &AppliedItem, lines: &mut Vec<(Tone, String)>) {
         ItemChange::Removed => ('-', Tone::Removed),
     };
     lines.push((tone, format!("{sign} {} {}", item.kind, item.name)));
-    // What was removed is gone as a whole; its fields say nothing new.
+    // A removed object is gone as a whole; listing its fields adds nothing.
     if item.change != ItemChange::Removed {
         lines.extend(item.fields.iter().map(|field| (Tone::Plain, field_line(field))));
     }
@@ -114,9 +114,9 @@ pub(crate) mod tests {
     use crate::printer::tests::printer;
     use serde_json::json;
 
-    pub(crate) fn applied(items: Vec<AppliedItem>) -> Applied {
+    pub(crate) fn applied(items: Vec<AppliedItem>) -> ApplyResult {
         let count = |change| items.iter().filter(|item| item.change == change).count();
-        Applied {
+        ApplyResult {
             revision: 7,
             dry_run: true,
             created: count(ItemChange::Created),
@@ -127,6 +127,7 @@ pub(crate) mod tests {
             needs_affects: false,
             items,
             truncated: false,
+            warnings: Vec::new(),
         }
     }
 

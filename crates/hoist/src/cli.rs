@@ -1,4 +1,4 @@
-//! What can be typed: the commands and the options that all of them take.
+//! The command line: the commands and their common options. No behaviour.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     agent, apply, artifact, audit, bench, boot, completions, delete, deploy, diff, events, export,
-    get, group, image, man, metadata, network, node, partition, plugin, provision, schema, status,
-    token,
+    get, group, image, man, metadata, network, node, partition, plugin, provision, refresh, schema,
+    status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -30,7 +30,7 @@ use crate::{backup, db, serve};
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// How to print what is found
+    /// Output format
     #[arg(
         short,
         long,
@@ -71,7 +71,7 @@ pub(crate) struct Connection {
     #[arg(long, global = true, env = "HOIST_CA", value_name = "FILE", value_parser = path())]
     pub(crate) ca: Option<PathBuf>,
 
-    /// Send the token over plain HTTP to another machine, where anybody on the way can read it
+    /// Send the token over plain HTTP to another machine, readable for everyone on the network path
     #[arg(long, global = true)]
     pub(crate) insecure_plain: bool,
 }
@@ -82,7 +82,7 @@ fn path() -> impl TypedValueParser<Value = PathBuf> {
 }
 
 impl Connection {
-    /// What is empty counts as not given.
+    /// Empty values count as absent.
     #[must_use]
     pub(crate) fn without_empty(self) -> Self {
         let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
@@ -122,6 +122,7 @@ pub(crate) enum Command {
     Db(db::DbArgs),
     Backup(backup::BackupArgs),
     Status(status::StatusArgs),
+    Refresh(refresh::RefreshArgs),
     Events(events::EventsArgs),
     Bench(bench::BenchArgs),
     Completions(completions::CompletionsArgs),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_counts_as_not_given() {
+    fn empty_value_counts_as_absent() {
         let words = ["hoist", "--data-dir", "", "--token-file", "", "--server", "", "version"];
         let connection = Cli::try_parse_from(words).unwrap().connection.without_empty();
         assert!(connection.data_dir.is_none() && connection.token_file.is_none());

@@ -1,5 +1,5 @@
-//! One file per command. A command reads its options, asks the server, prints; what it prints goes
-//! through [`Shell::printer`], how it ends is its [`hoist_model::Exit`].
+//! One file per command. A command reads its options, asks the server and prints; output goes
+//! through [`Shell::printer`], and the result is a [`hoist_model::Exit`].
 
 pub(crate) mod agent;
 pub(crate) mod apply;
@@ -23,6 +23,7 @@ pub(crate) mod node;
 pub(crate) mod partition;
 pub(crate) mod plugin;
 pub(crate) mod provision;
+pub(crate) mod refresh;
 pub(crate) mod schema;
 pub(crate) mod status;
 pub(crate) mod token;
@@ -49,8 +50,8 @@ impl Shell {
     }
 }
 
-/// A selector as it was typed, checked before anything is asked. Several words are one selector,
-/// so that quotes are needed only for what the shell takes for itself.
+/// A selector as it was typed, checked before any request. Several words are one selector, so that
+/// quotes are needed only for characters of the shell.
 pub(crate) fn selector(words: &[String]) -> Result<Option<String>, Failure> {
     if words.is_empty() {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! Finding the server and the token.
 //!
-//! What is chosen is a pure function of the options, the environment and the file that a local
-//! `hoist serve` leaves; only [`client`] reads files.
+//! The choice is a pure function of the options, the environment and the file that a local `hoist
+//! serve` leaves; only [`client`] reads files.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ const SYSTEM_DATA_DIR: &str = "/var/lib/hoist";
 /// A token is a line, not a file of any size.
 const MAX_TOKEN_BYTES: usize = 64 * 1024;
 
-/// What the environment says, apart from what clap reads into the options.
+/// The environment, apart from the variables that clap reads into the options.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
     pub(crate) root: bool,
@@ -32,14 +32,14 @@ pub(crate) struct Surroundings {
 
 /// `<data-dir>/server.json`, written by a running `hoist serve`.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub(crate) struct Running {
+pub(crate) struct LocalServer {
     pub(crate) url: Option<String>,
     pub(crate) tls_url: Option<String>,
     /// File with the site's authority.
     pub(crate) ca: Option<PathBuf>,
 }
 
-/// Whom to ask, and as whom.
+/// The server and the token.
 #[derive(Debug)]
 struct Target {
     url: Url,
@@ -99,7 +99,7 @@ pub(crate) fn client(connection: &Connection) -> Result<Client, Failure> {
         Token::File(path) => Some(read_token(&path)?),
         Token::Local(path) => match read_token(&path) {
             Ok(token) => Some(token),
-            // The server says what is missing, if it misses it.
+            // The server reports the missing token, if it needs one.
             Err(Failure::File(error)) if is_out_of_reach(&error) => None,
             Err(failure) => return Err(failure),
         },
@@ -114,14 +114,15 @@ pub(crate) fn client(connection: &Connection) -> Result<Client, Failure> {
     Ok(Client::new(target.url, Access { token, authorities })?)
 }
 
-/// Where the certificate authority of the site is: that of this machine's controller, unless said.
+/// The file of the site's certificate authority; by default that of this machine's controller.
 pub(crate) fn authority(connection: &Connection) -> Result<PathBuf, Failure> {
     let data_dir = data_dir(connection, &Surroundings::of_process());
     let running = read_running(&data_dir)?.and_then(|running| running.ca);
     let made = Some(data_dir.join("ca").join("root.pem")).filter(|path| path.is_file());
     connection.ca.clone().or(running).or(made).ok_or_else(|| {
-        Failure::usage("no certificate authority of the site is known")
-            .with_hint("give it with `--ca FILE`; it is `<data-dir>/ca/root.pem` on the controller")
+        Failure::usage("the certificate authority of the site is unknown").with_hint(
+            "give it with `--ca FILE`; the controller has it in `<data-dir>/ca/root.pem`",
+        )
     })
 }
 
@@ -129,17 +130,17 @@ fn choose(
     connection: &Connection,
     surroundings: Surroundings,
     data_dir: &Path,
-    running: Option<&Running>,
+    running: Option<&LocalServer>,
 ) -> Result<Target, Failure> {
     let url = match &connection.server {
         Some(server) => address(server)?,
-        None => match running.and_then(Running::preferred) {
+        None => match running.and_then(LocalServer::preferred) {
             Some(url) => address(&url)?,
             None => address(DEFAULT_SERVER)?,
         },
     };
-    // The local admin token is for the local server. Sending it to wherever `--server` points
-    // would hand this site to whoever runs that one.
+    // The local admin token is for the local server. Sending it to the server of `--server` would
+    // hand this site to the operator of that one.
     let ours = is_loopback(&url)
         || connection.data_dir.is_some()
         || running.is_some_and(|running| running.is_at(&url));
@@ -154,8 +155,8 @@ fn choose(
         let made = Some(data_dir.join("ca").join("root.pem")).filter(|path| path.is_file());
         let ca = connection.ca.clone().or(running).or(made);
         Some(ca.ok_or_else(|| {
-            Failure::usage(format!("no certificate authority is known for {url}"))
-                .with_hint("give the site's with `--ca FILE` or `HOIST_CA`; it is `<data-dir>/ca/root.pem` on the controller")
+            Failure::usage(format!("the certificate authority of {url} is unknown"))
+                .with_hint("give it with `--ca FILE` or `HOIST_CA`; the controller has it in `<data-dir>/ca/root.pem`")
         })?)
     } else {
         None
@@ -163,7 +164,7 @@ fn choose(
     Ok(Target { url, token, ca })
 }
 
-impl Running {
+impl LocalServer {
     /// The plain listener when it is on this machine only, the one with TLS otherwise.
     fn preferred(&self) -> Option<String> {
         let local = |text: &&String| address(text).is_ok_and(|url| is_loopback(&url));
@@ -178,7 +179,7 @@ impl Running {
 }
 
 /// Missing is an answer: no server runs on this data directory.
-fn read_running(data_dir: &Path) -> Result<Option<Running>, Failure> {
+fn read_running(data_dir: &Path) -> Result<Option<LocalServer>, Failure> {
     let path = data_dir.join("server.json");
     match fs_err::read(&path) {
         Ok(text) => match serde_json::from_slice(&text) {
@@ -202,7 +203,7 @@ pub(crate) fn read_token(path: &Path) -> Result<SecretString, Failure> {
     let token = text.trim();
     let plain = token.bytes().all(|byte| byte.is_ascii_graphic());
     if token.is_empty() || token.len() > MAX_TOKEN_BYTES || !plain {
-        let message = format!("`{}` does not hold a token", path.display());
+        let message = format!("`{}` contains no token", path.display());
         return Err(Failure::usage(message).with_hint("a token is one line of text"));
     }
     Ok(token.into())
@@ -210,7 +211,7 @@ pub(crate) fn read_token(path: &Path) -> Result<SecretString, Failure> {
 
 pub(crate) fn address(text: &str) -> Result<Url, Failure> {
     let wrong = || {
-        Failure::usage(format!("`{text}` is not the address of a server"))
+        Failure::usage(format!("`{text}` is not a server address"))
             .with_hint("write it as `https://controller:27443` or `http://127.0.0.1:27778`")
     };
     let mut url: Url = text.parse().map_err(|_| wrong())?;
@@ -218,8 +219,8 @@ pub(crate) fn address(text: &str) -> Result<Url, Failure> {
         return Err(wrong());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(Failure::usage("a server's address holds no name and no password")
-            .with_hint("tokens come from `--token-file`, `HOIST_TOKEN_FILE` or `HOIST_TOKEN`"));
+        return Err(Failure::usage("a server address must not contain a user name or password")
+            .with_hint("give tokens with `--token-file`, `HOIST_TOKEN_FILE` or `HOIST_TOKEN`"));
     }
     // A listener on all addresses is reached on this machine's own.
     if let Some(ip) = ip_of(&url).filter(IpAddr::is_unspecified) {
@@ -241,8 +242,8 @@ fn check_plain(url: &Url, allowed: bool) -> Result<(), Failure> {
     if url.scheme() == "https" || is_loopback(url) || allowed {
         return Ok(());
     }
-    Err(Failure::refused(format!("the token is not sent to {url} over plain HTTP")).with_hint(
-        "use the server's https address with `--ca FILE`; `--insecure-plain` sends it all the same",
+    Err(Failure::refused(format!("refusing to send the token to {url} over plain HTTP")).with_hint(
+        "use the server's https address with `--ca FILE`; `--insecure-plain` sends it anyway",
     ))
 }
 
@@ -251,7 +252,7 @@ mod tests {
     use super::*;
     use secrecy::ExposeSecret;
 
-    fn pick(connection: &Connection, token: Option<&str>, running: Option<&Running>) -> String {
+    fn pick(connection: &Connection, token: Option<&str>, running: Option<&LocalServer>) -> String {
         let surroundings = Surroundings {
             token: token.map(Into::into),
             home: Some("/home/u".into()),
@@ -277,8 +278,8 @@ mod tests {
         Connection { server: Some(url.into()), ..Connection::default() }
     }
 
-    fn running() -> Running {
-        Running {
+    fn running() -> LocalServer {
+        LocalServer {
             url: Some("http://127.0.0.1:4000".into()),
             tls_url: Some("https://controller:4443".into()),
             ca: Some("/d/ca/root.pem".into()),
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_the_named_one_else_the_running_one_else_the_usual_one() {
+    fn server_is_named_else_running_else_default() {
         let local = "local /home/u/.local/state/hoist/admin.token";
         let none = Connection::default();
         assert_eq!(pick(&none, None, None), format!("http://127.0.0.1:27778/ {local}"));
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_server_that_listens_elsewhere_is_reached_over_tls() {
-        let running = Running { url: Some("http://10.0.0.1:4000".into()), ..running() };
+        let running = LocalServer { url: Some("http://10.0.0.1:4000".into()), ..running() };
         let local = "local /home/u/.local/state/hoist/admin.token";
         let picked = pick(&Connection::default(), None, Some(&running));
         assert_eq!(picked, format!("https://controller:4443/ {local} ca /d/ca/root.pem"));
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_local_token_is_not_sent_to_strangers() {
+    fn local_token_is_not_sent_to_other_servers() {
         let mut connection = server("http://elsewhere:27778");
         assert!(pick(&connection, None, Some(&running())).ends_with(" none"));
         connection.data_dir = Some("/d".into());
@@ -327,7 +328,7 @@ mod tests {
     fn tls_needs_an_authority() {
         let mut connection = server("https://elsewhere");
         let picked = pick(&connection, None, None);
-        assert!(picked.starts_with("error: no certificate authority is known"), "{picked}");
+        assert!(picked.starts_with("error: the certificate authority of "), "{picked}");
         connection.ca = Some("/ca.pem".into());
         assert_eq!(pick(&connection, None, Some(&running())), "https://elsewhere/ none ca /ca.pem");
     }

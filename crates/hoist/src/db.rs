@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use hoist_api::admin::Database;
 use hoist_model::Exit;
-use hoist_server::backup::{BackupError, Output as File};
+use hoist_server::backup::{self, BackupError, Output as File};
 use hoist_server::data_dir::DataDir;
 use hoist_server::database;
-use hoist_server::metadata::key::{self, Standing};
+use hoist_server::site_key::{self, KeyComparison};
+use hoist_server::upgrade;
 use hoist_store::url;
 use hoist_store::{Store, copy};
 use indicatif::ProgressBar;
@@ -32,7 +33,7 @@ pub(crate) struct DbArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DbCommand {
-    /// Show the database: where it is, what is in it, who uses it
+    /// Show the database: its place, contents and users
     #[command(after_help = "Examples:\n  hoist db status\n  hoist db status --offline -o json")]
     Status(ReadArgs),
     /// Write every record, one per line
@@ -137,7 +138,7 @@ pub(crate) struct UpgradeArgs {
     store: StoreArgs,
 }
 
-/// Where nobody looks at a terminal, a line this often.
+/// Interval of progress lines where no terminal is attached.
 const RECORDS_PER_LINE: u64 = 100_000;
 
 const WAIT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -184,7 +185,7 @@ fn print_status(found: &Database, shell: &mut Shell) -> Result<(), Failure> {
         printer.line(format!("size       {} KiB", bytes / 1024))?;
     }
     match &found.schema {
-        None => printer.line("schema     none: the store was never used")?,
+        None => printer.line("schema     none: the store is unused")?,
         Some(schema) => printer.line(format!(
             "schema     {} (written by hoist {}, incarnation {})",
             schema.version, schema.written_by, schema.incarnation
@@ -197,7 +198,7 @@ fn print_status(found: &Database, shell: &mut Shell) -> Result<(), Failure> {
         ));
     }
     if found.unfinished_import {
-        printer.warn("an import was begun and not finished; repeat it");
+        printer.warn("an import is incomplete; repeat it");
     }
     let mut records = Table::new(&["RECORDS", "COUNT"]);
     for (name, count) in &found.records {
@@ -284,7 +285,7 @@ async fn import(args: &ImportArgs, shell: &mut Shell) -> Result<Exit, Failure> {
     if !args.overwrite {
         copy::check_empty(opened.store.as_ref()).await.map_err(BackupError::from)?;
     }
-    let incarnation = database::fill(opened.store, file, args.overwrite, "IMPORT").await?;
+    let incarnation = backup::fill(opened.store, file, args.overwrite, "IMPORT").await?;
     let told =
         json!({"records": copied.records, "sha256": copied.sha256, "incarnation": incarnation});
     tell(shell, &told, &format!("{} records imported", copied.records))
@@ -296,27 +297,27 @@ async fn migrate(args: &MigrateArgs, shell: &mut Shell) -> Result<Exit, Failure>
     let address: url::Address = args.to.parse().map_err(BackupError::from)?;
     let places = args.store.places(shell)?;
     if matches!(address, url::Address::Embedded) && places.embedded {
-        return Err(Failure::usage("the store is the embedded one already"));
+        return Err(Failure::usage("the store is already the embedded one"));
     }
     if args.dry_run && matches!(address, url::Address::Embedded) {
         // Opening it would make it.
         let there = from.data_dir.join("hoist.redb").exists();
         if there && !args.overwrite {
-            return Err(Failure::refused("there is an embedded database already")
-                .with_hint("`--overwrite` replaces what it holds"));
+            return Err(Failure::refused("an embedded database exists already")
+                .with_hint("replace it with `--overwrite`"));
         }
         return would_copy(from.store.as_ref(), &address, shell).await;
     }
-    // What a killed controller said of itself does not travel.
+    // Registrations of killed controllers must not be copied.
     if places.embedded && !args.dry_run {
-        let forgotten = hoist_inventory::controllers::forget_all(from.store.as_ref()).await;
+        let forgotten = hoist_site::controllers::forget_all(from.store.as_ref()).await;
         forgotten.map_err(BackupError::from)?;
     }
     let made = matches!(address, url::Address::Embedded) && !DataDir::is_there(&from.data_dir);
     let made = made.then(|| DataDir::open(&from.data_dir)).transpose();
     let _lock = made.map_err(BackupError::from)?;
     let to = url::open(&args.to, &from.data_dir).await.map_err(BackupError::from)?;
-    database::check_unused(to.as_ref(), now).await?;
+    backup::check_unused(to.as_ref(), now).await?;
     if !args.overwrite {
         copy::check_empty(to.as_ref()).await.map_err(BackupError::from)?;
     }
@@ -374,15 +375,13 @@ async fn upgrade(args: &UpgradeArgs, shell: &mut Shell) -> Result<Exit, Failure>
         (store, None)
     };
     if places.embedded {
-        hoist_inventory::controllers::forget_all(store.as_ref())
-            .await
-            .map_err(BackupError::from)?;
+        hoist_site::controllers::forget_all(store.as_ref()).await.map_err(BackupError::from)?;
     }
     loop {
         let store = std::sync::Arc::clone(&store);
-        let done = database::upgrade(store, &places.data_dir, Timestamp::now()).await;
+        let done = upgrade::upgrade(store, &places.data_dir, Timestamp::now()).await;
         match done {
-            Err(database::UpgradeError::Behind { to, controllers }) if args.wait => {
+            Err(upgrade::UpgradeError::Behind { to, controllers }) if args.wait => {
                 let names: Vec<_> = controllers.iter().map(|found| found.id.as_str()).collect();
                 shell.printer.note(&format!(
                     "waiting for {}, which cannot read schema {to}",
@@ -392,7 +391,8 @@ async fn upgrade(args: &UpgradeArgs, shell: &mut Shell) -> Result<Exit, Failure>
             }
             Err(error) => return Err(Failure::Upgrade(Box::new(error))),
             Ok(done) => {
-                let (from, to) = (done.migrated.from, done.migrated.to);
+                let from = done.migrated.from;
+                let to = done.migrated.to;
                 let value = json!({"from": from, "to": to, "backup": done.backup});
                 let text = match &done.backup {
                     None => format!("schema {to} is the newest this version knows"),
@@ -414,18 +414,22 @@ async fn adopt_key(args: &AdoptKeyArgs, shell: &mut Shell) -> Result<Exit, Failu
             .with_hint("name another directory with `--data-dir`"));
     }
     let opened = args.store.open(shell).await?;
-    let key =
-        key::open(&opened.data_dir).map_err(|error| Failure::start(Exit::Failed, error.into()))?;
+    let key = site_key::open(&opened.data_dir)
+        .map_err(|error| Failure::start(Exit::Failed, error.into()))?;
     let store = opened.store.as_ref();
-    let standing = key::look(store, &key).await.map_err(BackupError::from)?;
-    let changes = standing != Some(Standing::Same);
+    let standing = site_key::look(store, &key).await.map_err(BackupError::from)?;
+    let changes = standing != Some(KeyComparison::Same);
     if changes && args.dry_run {
-        return edit::would(&mut shell.printer, "let this key be the one of the store");
+        return edit::would(&mut shell.printer, "make this key the key of the store");
     }
     if changes {
-        key::adopt(store, &key).await.map_err(BackupError::from)?;
+        site_key::adopt(store, &key).await.map_err(BackupError::from)?;
     }
-    let text = if changes { "this key is the one of the store now" } else { "it is already" };
+    let text = if changes {
+        "this key is now the key of the store"
+    } else {
+        "this key already is the key of the store"
+    };
     tell(shell, &json!({"changed": changes}), text)
 }
 

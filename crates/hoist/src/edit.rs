@@ -1,12 +1,12 @@
-//! Changing the site: show what will change, then change exactly that.
+//! Changing the site: show the change, then make exactly that.
 //!
-//! A change is worked out by the server without being made, shown, and then made only if the site
-//! still is where it was worked out for. So nobody gets a change that nobody saw.
+//! The server computes a change without making it; it is shown, and then made only if the site is
+//! still at the same revision. This guarantees that no change is made that was not shown.
 
 use clap::Args;
 use hoist_api::Code;
 use hoist_api::client::{ApplyQuery, Client, ClientError};
-use hoist_api::inventory::{Applied, ItemChange, RenewRequest};
+use hoist_api::inventory::{ApplyResult, ItemChange, RenewRequest};
 use hoist_model::{Exit, Kind};
 
 use crate::changes;
@@ -15,14 +15,14 @@ use crate::failure::Failure;
 use crate::input::Documents;
 use crate::printer::{Output, Printer};
 
-/// How often a change is worked out anew because somebody else changed the site meanwhile.
+/// How often a change is computed again because the site changed meanwhile.
 const TRIES: usize = 5;
 
-/// The options of every command that changes what is declared.
+/// The options of every command that changes declarations.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Changes")]
 pub(crate) struct WriteArgs {
-    /// Show what would change, change nothing; ends with 20 if there is something to change
+    /// Show the change without making it; exits with 20 if there is something to change
     #[arg(long)]
     pub(crate) dry_run: bool,
 
@@ -47,7 +47,7 @@ pub(crate) struct Terms {
     pub(crate) base: Option<String>,
 }
 
-/// Applies documents: shows, asks where that is due, applies what was shown.
+/// Applies documents: shows the change, asks where that is due, and makes it.
 pub(crate) async fn apply(
     shell: &mut Shell,
     client: &Client,
@@ -61,7 +61,7 @@ pub(crate) async fn apply(
         prune: terms.prune,
         at: terms.base.clone(),
     };
-    let mut shown: Option<Applied> = None;
+    let mut shown: Option<ApplyResult> = None;
     for _ in 0..TRIES {
         let (plan, tag) =
             client.apply(&query, documents.body("working out")?).await.map_err(moved)?;
@@ -128,7 +128,7 @@ pub(crate) async fn renew(
     Ok(Exit::Done)
 }
 
-/// Reads, changes and writes, anew as long as others write in between.
+/// Reads, changes and writes; repeated while concurrent writes interfere.
 pub(crate) async fn modify<F>(
     shell: &mut Shell,
     client: &Client,
@@ -150,7 +150,7 @@ where
     Err(Failure::Moved)
 }
 
-/// Says what would be done, where the server has found that it can be done.
+/// Prints the action of a dry run that the server has accepted.
 pub(crate) fn would(printer: &mut Printer, what: &str) -> Result<Exit, Failure> {
     printer.line(format!("would {what}"))?;
     Ok(Exit::WouldChange)
@@ -182,7 +182,7 @@ fn moved(error: ClientError) -> Failure {
     if error.code() == Some(&Code::PreconditionFailed) { Failure::Moved } else { error.into() }
 }
 
-fn check_new(plan: &Applied, kind: Kind, name: &str) -> Result<(), Failure> {
+fn check_new(plan: &ApplyResult, kind: Kind, name: &str) -> Result<(), Failure> {
     let is_new = plan.items.iter().any(|item| {
         item.change == ItemChange::Created && item.kind == kind.as_str() && item.name == name
     });
@@ -195,9 +195,16 @@ fn check_new(plan: &Applied, kind: Kind, name: &str) -> Result<(), Failure> {
 }
 
 /// Shows a plan and says how to go on: with an exit code the command has ended.
-fn judge(printer: &mut Printer, plan: &Applied, terms: &Terms) -> Result<Option<Exit>, Failure> {
+fn judge(
+    printer: &mut Printer,
+    plan: &ApplyResult,
+    terms: &Terms,
+) -> Result<Option<Exit>, Failure> {
     let write = &terms.write;
     let empty = changes::is_empty(plan);
+    for warning in &plan.warnings {
+        printer.warn(warning);
+    }
     // Programs get one answer: that of the change itself, unless there is none.
     let people = matches!(printer.output(), Output::Table | Output::Wide);
     if people || write.dry_run {
@@ -230,17 +237,16 @@ fn judge(printer: &mut Printer, plan: &Applied, terms: &Terms) -> Result<Option<
     Ok(None)
 }
 
-fn check_affects(plan: &Applied, affects: Option<usize>) -> Result<(), Failure> {
+fn check_affects(plan: &ApplyResult, affects: Option<usize>) -> Result<(), Failure> {
     if !plan.needs_affects || affects == Some(plan.affected) {
         return Ok(());
     }
     let said = affects.map(|count| format!(", not {count}")).unwrap_or_default();
     let message = format!("this affects {} existing nodes{said}", plan.affected);
-    Err(Failure::refused(message)
-        .with_hint(format!("`--affects {}` says that you mean it", plan.affected)))
+    Err(Failure::refused(message).with_hint(format!("confirm with `--affects {}`", plan.affected)))
 }
 
-fn report(printer: &mut Printer, applied: &Applied) -> Result<(), Failure> {
+fn report(printer: &mut Printer, applied: &ApplyResult) -> Result<(), Failure> {
     if !matches!(printer.output(), Output::Table | Output::Wide) {
         changes::print(printer, applied)?;
     }
@@ -256,7 +262,7 @@ mod tests {
     use crate::printer::tests::printer;
     use hoist_api::inventory::AppliedItem;
 
-    fn plan(change: ItemChange) -> Applied {
+    fn plan(change: ItemChange) -> ApplyResult {
         let item =
             AppliedItem { kind: "Node".into(), name: "n1".into(), change, fields: Vec::new() };
         applied(vec![item])
@@ -290,7 +296,7 @@ mod tests {
             let failure = judged(wrong).unwrap_err();
             assert_eq!(failure.exit(), Exit::Refused);
             let hint = failure.render().hint;
-            assert_eq!(hint.as_deref(), Some("`--affects 60` says that you mean it"));
+            assert_eq!(hint.as_deref(), Some("confirm with `--affects 60`"));
         }
     }
 

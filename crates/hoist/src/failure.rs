@@ -1,23 +1,23 @@
-//! Why a command did not do what it was asked, which exit code that is, and what a person reads.
+//! Failures of commands: their exit codes and their messages.
 
-use std::error::Error;
 use std::io;
 
 use hoist_api::client::ClientError;
 use hoist_api::{Code, Problem};
+use hoist_diagnostic::chain;
 use hoist_model::Exit;
 use hoist_model::document::DocumentError;
 use hoist_model::selector::ParseSelectorError;
 use hoist_server::backup::BackupError;
 use hoist_server::controller::ControllerError;
 use hoist_server::data_dir::DataDirError;
-use hoist_server::database::UpgradeError;
+use hoist_server::upgrade::UpgradeError;
 use hoist_store::StoreError;
 use hoist_store::copy::CopyError;
 
 use crate::settings::SettingError;
 
-/// Most faults of documents that are printed; who has more mends these first.
+/// Limit of printed document errors.
 const FAULTS_SHOWN: usize = 50;
 
 #[derive(Debug, thiserror::Error)]
@@ -25,30 +25,33 @@ const FAULTS_SHOWN: usize = 50;
 pub(crate) enum Failure {
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("the selector cannot be understood")]
+    #[error("the selector is not valid")]
     Selector(#[from] ParseSelectorError),
     #[error("{}", faults(.0.len()))]
     Documents(Vec<DocumentError>),
-    /// What was typed does not make sense.
+    /// Invalid input on the command line.
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
-    /// A rule says no; nothing was changed.
+    /// Refused by a rule; nothing was changed.
     #[error("{message}")]
     Refused { message: String, hint: Option<String> },
-    #[error("there is no {what}")]
+    /// Another server than the controller failed.
+    #[error("{message}")]
+    Remote { message: String, hint: Option<String> },
+    #[error("{what} not found")]
     Missing { what: String, hint: Option<String> },
-    #[error("the site changed meanwhile, and with it what this would do; nothing was changed")]
+    #[error("the site changed meanwhile, and the change would differ; nothing was changed")]
     Moved,
     #[error("not confirmed; nothing was changed")]
     Declined,
-    #[error("the answer of the server is broken: {0}")]
+    #[error("invalid answer of the server: {0}")]
     Broken(String),
     /// The error names the file.
     #[error(transparent)]
     File(io::Error),
-    #[error("`{path}` is not as `hoist serve` writes it")]
+    #[error("`{path}` is not valid")]
     Record { path: std::path::PathBuf, source: serde_json::Error },
-    /// The controller did not start; whoever tried to start it knows what that means.
+    /// The controller did not start; the caller decides the exit code.
     #[error("the controller did not start")]
     Start { exit: Exit, source: ControllerError },
     #[error(transparent)]
@@ -59,17 +62,17 @@ pub(crate) enum Failure {
     Upgrade(Box<UpgradeError>),
     #[error("cannot write the output")]
     Output(#[source] io::Error),
-    #[error("the value cannot be written as JSON")]
+    #[error("cannot write the value as JSON")]
     Json(#[source] serde_json::Error),
-    #[error("the value cannot be written as YAML: {0}")]
+    #[error("cannot write the value as YAML: {0}")]
     Yaml(String),
     #[error("cannot start")]
     Runtime(#[source] io::Error),
 }
 
-/// A failure in the words that are printed.
+/// A failure as it is printed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Rendered {
+pub(crate) struct RenderedFailure {
     pub(crate) message: String,
     /// Indented below the message.
     pub(crate) details: Vec<String>,
@@ -89,14 +92,20 @@ impl Failure {
         Self::Start { exit, source }
     }
 
+    pub(crate) fn remote(message: impl Into<String>) -> Self {
+        Self::Remote { message: message.into(), hint: None }
+    }
+
     pub(crate) fn missing(what: impl Into<String>) -> Self {
         Self::Missing { what: what.into(), hint: None }
     }
 
     #[must_use]
     pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Self {
-        if let Self::Usage { hint, .. } | Self::Refused { hint, .. } | Self::Missing { hint, .. } =
-            &mut self
+        if let Self::Usage { hint, .. }
+        | Self::Refused { hint, .. }
+        | Self::Remote { hint, .. }
+        | Self::Missing { hint, .. } = &mut self
         {
             *hint = Some(text.into());
         }
@@ -108,7 +117,7 @@ impl Failure {
         Self::Yaml(error.to_string())
     }
 
-    /// Whoever read our output has enough of it.
+    /// The reader closed the pipe because it needs no more output.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -125,6 +134,7 @@ impl Failure {
             Self::Refused { .. } => Exit::Refused,
             Self::Declined => Exit::Stopped,
             Self::Missing { .. }
+            | Self::Remote { .. }
             | Self::Moved
             | Self::Broken(_)
             | Self::File(_)
@@ -136,9 +146,9 @@ impl Failure {
         }
     }
 
-    pub(crate) fn render(&self) -> Rendered {
+    pub(crate) fn render(&self) -> RenderedFailure {
         let mut rendered =
-            Rendered { message: chain(self), details: Vec::new(), hint: self.hint() };
+            RenderedFailure { message: chain(self), details: Vec::new(), hint: self.hint() };
         match self {
             Self::Selector(error) => {
                 rendered.message = self.to_string();
@@ -163,15 +173,16 @@ impl Failure {
 
     fn hint(&self) -> Option<String> {
         let text = match self {
-            Self::Usage { hint, .. } | Self::Refused { hint, .. } | Self::Missing { hint, .. } => {
-                return hint.clone();
-            }
+            Self::Usage { hint, .. }
+            | Self::Refused { hint, .. }
+            | Self::Remote { hint, .. }
+            | Self::Missing { hint, .. } => return hint.clone(),
             Self::Client(error) => return client_hint(error),
             Self::Backup(error) => return backup_hint(error).map(str::to_owned),
             Self::Selector(_) => {
                 "`compute & !label:rack=7`, `nid:1-64` and `default/gpu` are selectors"
             }
-            Self::Moved => "run it again to see what it does now",
+            Self::Moved => "run the command again to see the current change",
             Self::Record { .. } => {
                 "remove the file and start `hoist serve` again, or give `--server`"
             }
@@ -181,22 +192,10 @@ impl Failure {
     }
 }
 
-/// An error with everything that caused it.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}
-
 fn faults(count: usize) -> String {
     match count {
-        1 => "there is a fault in the documents; nothing was sent".to_owned(),
-        _ => format!("there are {count} faults in the documents; nothing was sent"),
+        1 => "the documents have 1 error; nothing was sent".to_owned(),
+        _ => format!("the documents have {count} errors; nothing was sent"),
     }
 }
 
@@ -211,8 +210,8 @@ fn client_exit(error: &ClientError) -> Exit {
     }
 }
 
-/// A store that another process holds, a target that is taken, a file that is not what it should be:
-/// in all of these nothing was changed.
+/// A store that another process holds, an existing target, an invalid file: in all of these nothing
+/// was changed.
 fn backup_exit(error: &BackupError) -> Exit {
     match error {
         BackupError::InUse(_)
@@ -293,7 +292,24 @@ fn problem_exit(problem: &Problem) -> Exit {
             401 | 403 | 409 => Exit::Refused,
             _ => Exit::Failed,
         },
-        _ => Exit::Failed,
+        Code::NotFound
+        | Code::UnknownRoute
+        | Code::MethodNotAllowed
+        | Code::NotAcceptable
+        | Code::Busy
+        | Code::Gone
+        | Code::PreconditionFailed
+        | Code::TooManyFailures
+        | Code::TooManyRequests
+        | Code::SourceFailed
+        | Code::Internal
+        | Code::ReadOnly
+        | Code::StoreUnavailable
+        | Code::OutcomeUnknown
+        | Code::Held
+        | Code::Timeout
+        | Code::Stopping
+        | Code::StoreFull => Exit::Failed,
     }
 }
 
@@ -326,24 +342,24 @@ fn client_hint(error: &ClientError) -> Option<String> {
                 }
                 Code::PlainAdmin => Some("use the server's https address, with `--ca FILE`"),
                 Code::Busy => Some("try again"),
-                Code::PreconditionFailed => Some("look at it again, then try again"),
+                Code::PreconditionFailed => Some("read the object again, then try again"),
                 _ => None,
             };
             return problem.remedy.clone().or_else(|| known.map(str::to_owned));
         }
         ClientError::Connect { source, .. } if chain(source).contains("certificate") => {
-            "the server's certificate is not of the site you trust; give its authority with `--ca FILE`"
+            "the server's certificate is not of a trusted site; give its authority with `--ca FILE`"
         }
         ClientError::Connect { .. } => {
             "start it with `hoist serve`, or name another one with `--server URL` or `HOIST_SERVER`"
         }
         ClientError::Lost { write: true, .. } | ClientError::Answer { write: true, .. } => {
-            "the change may have been made: look before trying again"
+            "the change may have been made; check before trying again"
         }
         ClientError::Foreign { .. } => "check the address: this may be another service or a proxy",
         ClientError::Answer { .. } => "the server may be of another version: see `hoist status`",
         ClientError::Pem(_) | ClientError::NoAuthority | ClientError::Authority(_) => {
-            "the file holds certificates in PEM, such as `<data-dir>/ca/root.pem`"
+            "use a file of PEM certificates, such as `<data-dir>/ca/root.pem`"
         }
         _ => return None,
     };
@@ -353,7 +369,8 @@ fn client_hint(error: &ClientError) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hoist_api::{Conflict, Fault};
+    use hoist_api::Conflict;
+    use hoist_diagnostic::Diagnostic;
 
     use crate::printer::{Output, tests::printer};
 
@@ -448,7 +465,7 @@ mod tests {
     fn a_problem_is_printed_with_all_it_says() {
         let problem = Problem::new(Code::Conflict, "two nodes with one MAC")
             .with_remedy("remove one of them")
-            .with_fault(Fault::new("Node n2: interfaces[0].mac", "taken").with_hint("see n1"))
+            .with_diagnostic(Diagnostic::new("Node n2: interfaces[0].mac", "taken").hint("see n1"))
             .with_conflict(Conflict {
                 field: "mac".into(),
                 value: "52:54:00:00:00:01".into(),
@@ -480,7 +497,7 @@ mod tests {
         printer.failure(&Failure::Selector(error));
         let text = err.text();
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[0], "error: the selector cannot be understood");
+        assert_eq!(lines[0], "error: the selector is not valid");
         assert_eq!(lines[1], "  compute & & x");
         assert!(lines[2].starts_with("            ^ "), "{text}");
         assert!(lines[3].starts_with("hint: "), "{text}");

@@ -18,9 +18,9 @@ use crate::failure::Failure;
 
 /// Up to here a file is read as a whole; the same limit as that of `document::read`.
 const WHOLE_BYTES: u64 = 64 * 1024 * 1024;
-/// Longest line of JSON lines, far above what the rules let a node have.
+/// Longest line of JSON lines, far above the limits of a node.
 const LINE_BYTES: u64 = 1024 * 1024;
-/// Checking stops here: who has so many faults has one fault.
+/// Checking stops here: so many errors have one cause.
 const FAULTS: usize = 1000;
 const CHUNK: usize = 64 * 1024;
 
@@ -119,8 +119,8 @@ pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Documents, Fail
     all.streamed = streamed;
     if all.count == 0 {
         let names: Vec<_> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
-        return Err(Failure::usage(format!("there is no document in {}", names.join(", ")))
-            .with_hint("`hoist schema` shows what documents look like"));
+        return Err(Failure::usage(format!("no document in {}", names.join(", ")))
+            .with_hint("see the format of documents with `hoist schema`"));
     }
     Ok(all)
 }
@@ -138,16 +138,30 @@ pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
     read_up_to(path, WHOLE_BYTES)
 }
 
-/// A file that is no longer than this. What has no length, such as a device, is not read further.
+/// Reads a file up to this length. A file without a length, such as a device, is not read further.
 pub(crate) fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
-    let file = fs_err::File::open(path).map_err(Failure::File)?;
+    let file = open(path)?;
     file.take(most + 1).read_to_end(&mut bytes).map_err(Failure::File)?;
     if bytes.len() as u64 > most {
         let message = format!("`{}` is longer than {most} bytes", path.display());
         return Err(Failure::usage(message).with_hint("split it"));
     }
     Ok(bytes)
+}
+
+/// Opens a file of the path, but no FIFO: without a writer that would wait for ever. Pipes that a
+/// shell opened (`/dev/fd/63`) have no name in a directory and are read.
+fn open(path: &Path) -> Result<fs_err::File, Failure> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let kind = fs_err::metadata(path).map_err(Failure::File)?.file_type();
+    let is_named = fs_err::canonicalize(path).is_ok_and(|real| !real.starts_with("/proc"));
+    if kind.is_fifo() && is_named {
+        let message = format!("`{}` is a FIFO, not a file", path.display());
+        let hint = "name a file, or `-` for standard input";
+        return Err(Failure::usage(message).with_hint(hint));
+    }
+    fs_err::File::open(path).map_err(Failure::File)
 }
 
 enum Stdin {
@@ -209,7 +223,7 @@ fn is_lines(path: &Path) -> bool {
     matches!(extension(path), "ndjson" | "jsonl")
 }
 
-/// Counts the documents of a file and collects what is wrong with them.
+/// Counts the documents of a file and collects their errors.
 fn check_lines(
     what: &str,
     file: &LineFile,
@@ -237,7 +251,7 @@ fn check_lines(
             hint: hint.map(str::to_owned),
         };
         if read > LINE_BYTES {
-            let hint = "files of more than 64 MiB hold one JSON document per line";
+            let hint = "files of more than 64 MiB must have one JSON document per line";
             faults.push(fault("the line is too long", Some(hint)));
             break;
         }
@@ -307,7 +321,8 @@ mod tests {
     #[test]
     fn every_fault_of_every_file_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let (yaml, lines) = (dir.path().join("a.yaml"), dir.path().join("b.ndjson"));
+        let yaml = dir.path().join("a.yaml");
+        let lines = dir.path().join("b.ndjson");
         fs_err::write(&yaml, "api: hoist/v1\nkind: Node\nname: n1\nspec: {rol: x}\n").unwrap();
         let good = r#"{"api":"hoist/v1","kind":"Node","name":"n1"}"#;
         fs_err::write(&lines, format!("{good}\n\n{{}}\n{good}\nkettle\n")).unwrap();
@@ -332,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_length_is_not_read_for_ever() {
+    fn input_without_length_is_bounded() {
         let failure = read_up_to(Path::new("/dev/zero"), 1024).unwrap_err();
         assert_eq!(failure.to_string(), "`/dev/zero` is longer than 1024 bytes");
         let dir = tempfile::tempdir().unwrap();
@@ -341,11 +356,11 @@ mod tests {
         assert_eq!(read_up_to(&path, 4).unwrap(), b"1234");
         assert!(read_up_to(&path, 3).is_err());
         let missing = read_whole(&dir.path().join("none")).unwrap_err().to_string();
-        assert!(missing.contains("failed to open file") && missing.contains("none"), "{missing}");
+        assert!(missing.contains("none") && missing.contains("No such file"), "{missing}");
     }
 
     #[test]
-    fn nothing_is_not_a_set_of_documents() {
+    fn empty_input_is_not_a_set_of_documents() {
         let dir = tempfile::tempdir().unwrap();
         let failure = read(&[dir.path().to_path_buf()], true).unwrap_err();
         assert!(matches!(failure, Failure::Usage { .. }), "{failure}");

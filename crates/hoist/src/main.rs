@@ -38,17 +38,18 @@ use crate::printer::Printer;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What this program is started with, by itself, to keep programs of steps. Nobody else needs it.
-const KEEP_PROGRAMS: &str = "keep-programs";
+/// The argument with which this program starts itself to keep programs of steps. Internal.
+const SUPERVISE_PROGRAMS: &str = "supervise-programs";
 
-/// How the keeper of programs is started: as what runs here, whatever has become of its file.
-fn keeper() -> Vec<OsString> {
-    vec!["/proc/self/exe".into(), KEEP_PROGRAMS.into()]
+/// How the supervisor of programs is started: as what runs here, whatever has become of its file.
+fn supervisor() -> Vec<OsString> {
+    vec!["/proc/self/exe".into(), SUPERVISE_PROGRAMS.into()]
 }
 
-/// What asks all processes of a service to end is for the programs; their keeper goes with the last
-/// of them. It is caught, and not ignored, because programs would inherit that. Whoever started the
-/// controller may have wanted not to hear of ended children; here that is what it is about.
+/// A signal that asks all processes of a service to end is meant for the programs; their supervisor
+/// ends with the last of them. The signal is caught, and not ignored, because programs would
+/// inherit that. The controller's parent may ignore ended children; the supervisor must not inherit
+/// that.
 fn outlive_signals() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _inside = runtime.enter();
@@ -59,17 +60,17 @@ fn outlive_signals() -> std::io::Result<()> {
         SignalKind::quit(),
         SignalKind::terminate(),
     ];
-    // What was once caught stays so without the runtime.
+    // A caught signal stays caught without the runtime.
     kinds.into_iter().try_for_each(|kind| signal(kind).map(drop))
 }
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == KEEP_PROGRAMS) {
-        let kept = outlive_signals().and_then(|()| hoist_engine::execute::keeper::main());
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == SUPERVISE_PROGRAMS) {
+        let kept = outlive_signals().and_then(|()| hoist_engine::execute::supervisor::main());
         if let Err(error) = &kept {
-            // The controller does not read it; whoever starts it by hand does.
+            // For a person who starts it by hand; the controller does not read it.
             eprintln!(
-                "hoist: only a controller starts this, with a socket to be asked by: {error}"
+                "hoist: this command is internal; only a controller starts it, with a socket: {error}"
             );
         }
         return exit_code(if kept.is_ok() { Exit::Done } else { Exit::Failed });
@@ -102,7 +103,7 @@ fn main() -> ExitCode {
         Ok(exit) => exit,
         Err(failure) if failure.is_closed_pipe() => Exit::Done,
         Err(failure) => {
-            // What was found out before is printed before what went wrong.
+            // Results come before the failure.
             let _ = shell.printer.flush();
             shell.printer.failure(&failure);
             if failure.exit() == Exit::Failed { failed } else { failure.exit() }
@@ -152,6 +153,7 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Token(args) => args.run(shell).await,
         Command::Audit(args) => args.run(shell).await,
         Command::Status(args) => args.run(shell).await,
+        Command::Refresh(args) => args.run(shell).await,
         Command::Events(args) => args.run(shell).await,
         Command::Bench(args) => args.run(shell).await,
         Command::Serve(_)

@@ -6,7 +6,7 @@ use hoist_model::{Mac, Name, Nid, NodeId, Xname};
 
 use crate::failure::Failure;
 
-/// What a word may be, most likely first.
+/// The possible meanings of a word, most likely first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Candidate {
     Id(NodeId),
@@ -41,7 +41,7 @@ pub(crate) async fn find_all(client: &Client, words: &[String]) -> Result<Vec<No
     Ok(nodes)
 }
 
-/// What the server calls it.
+/// The name of the node at the server.
 pub(crate) fn name_of(node: &Node) -> Result<&Name, Failure> {
     node.name.as_ref().ok_or_else(|| Failure::Broken("a node has no name".into()))
 }
@@ -69,7 +69,7 @@ fn candidates(word: &str) -> Result<(&str, Vec<Candidate>), Failure> {
     };
     found.extend(KEYS.into_iter().filter(fits).map(Candidate::Key));
     if found.is_empty() {
-        let message = format!("`{word}` names no node");
+        let message = format!("`{word}` is not a node");
         let hint = "name one by its name, id, xname, MAC, nid or address; `hoist node list SELECTOR` finds several";
         return Err(Failure::usage(message).with_hint(hint));
     }

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use hoist_server::backup::BackupError;
+use hoist_server::backup::{self, BackupError};
 use hoist_server::data_dir::DataDir;
-use hoist_server::database;
 use hoist_store::Store;
 use hoist_store::url::{self, Address};
 use jiff::Timestamp;
@@ -78,7 +77,7 @@ impl Places {
     async fn opened(self, lock: Option<DataDir>) -> Result<Offline, Failure> {
         let store = url::open(&self.store, &self.data_dir).await.map_err(BackupError::from)?;
         if !self.embedded {
-            database::check_unused(store.as_ref(), Timestamp::now()).await?;
+            backup::check_unused(store.as_ref(), Timestamp::now()).await?;
         }
         Ok(Offline { data_dir: self.data_dir, store, _lock: lock })
     }

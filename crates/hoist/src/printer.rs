@@ -25,7 +25,7 @@ pub(crate) enum Output {
     Name,
 }
 
-/// What a piece of text means; the colour follows from it.
+/// The meaning of a piece of text; determines its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
@@ -36,8 +36,7 @@ pub(crate) enum Tone {
     Faint,
 }
 
-/// Text that others made, as a terminal may be given it, on one line: what would move the cursor, or
-/// worse, is written out.
+/// Foreign text on one line, safe for a terminal: control characters are escaped.
 pub(crate) fn plain(text: &str) -> String {
     let is_plain = |c: char| c == '\t' || !(c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
     text.chars().fold(String::with_capacity(text.len()), |mut text, c| {
@@ -56,7 +55,7 @@ pub(crate) struct Printer {
     output: Output,
     colour_out: bool,
     colour_err: bool,
-    /// Somebody sits there: questions may be asked and progress shown.
+    /// A person is at the terminal: questions may be asked and progress shown.
     interactive: bool,
 }
 
@@ -67,10 +66,12 @@ pub(crate) fn is_dumb() -> bool {
 
 impl Printer {
     pub(crate) fn standard(output: Output) -> Self {
-        let (out, err) = (io::stdout(), io::stderr());
+        let out = io::stdout();
+        let err = io::stderr();
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let colour = wanted && !is_dumb();
-        let (out_terminal, err_terminal) = (out.is_terminal(), err.is_terminal());
+        let out_terminal = out.is_terminal();
+        let err_terminal = err.is_terminal();
         Self {
             colour_out: colour && out_terminal,
             colour_err: colour && err_terminal,
@@ -146,7 +147,7 @@ impl Printer {
 
     /// For the person in front of it, never for the program behind a pipe.
     pub(crate) fn note(&mut self, text: &str) {
-        // It comes after what it is about. Whoever closed either does not want to read notes.
+        // A note follows the output it refers to. A closed stream means that notes are not wanted.
         let _ = self.out.flush();
         let _ = writeln!(self.err, "{text}");
     }
@@ -204,24 +205,26 @@ fn painted(colour: bool, tone: Tone, text: &str) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
-    /// What was printed, on both sides.
+    /// The printed text of both streams.
     #[derive(Debug, Clone, Default)]
     pub(crate) struct Paper(Arc<Mutex<Vec<u8>>>);
 
     impl Paper {
         pub(crate) fn text(&self) -> String {
-            let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let bytes = self.0.lock();
             String::from_utf8(bytes.clone()).unwrap()
         }
     }
 
     impl Write for Paper {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {
@@ -230,7 +233,8 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn printer(output: Output) -> (Printer, Paper, Paper) {
-        let (out, err) = (Paper::default(), Paper::default());
+        let out = Paper::default();
+        let err = Paper::default();
         let printer = Printer {
             out: Box::new(out.clone()),
             err: Box::new(err.clone()),

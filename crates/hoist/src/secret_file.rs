@@ -35,7 +35,7 @@ impl SecretFile {
 impl Drop for SecretFile {
     fn drop(&mut self) {
         if !self.is_kept {
-            // It is empty; whoever asked is told why.
+            // The file is empty; the caller learns the reason.
             let _ = fs_err::remove_file(&self.path);
         }
     }
@@ -47,7 +47,7 @@ pub(crate) fn check_new(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::refused(format!("`{}` exists already", path.display()))
-        .with_hint("a secret is never written over something else"))
+        .with_hint("an existing file is never overwritten by a secret"))
 }
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_one_that_was_not_used() {
+    fn unused_secret_file_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         drop(SecretFile::create(&path).unwrap());

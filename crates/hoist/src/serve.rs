@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use hoist_chassis::audit::Retention;
+use hoist_chassis::auth::{BssAuth, Policy};
+use hoist_chassis::ca::ServerName;
+use hoist_chassis::jwks::{JwksConfig, JwksSource};
+use hoist_chassis::peer::Proxies;
+use hoist_chassis::telemetry::{LogFormat, init_logging};
+use hoist_chassis::{Limits, Retentions, open_files, systemd};
 use hoist_engine::plugin::Isolation;
-use hoist_inventory::registry::Brake;
 use hoist_model::Exit;
-use hoist_server::audit::Retention;
-use hoist_server::auth::{BssAuth, Policy};
-use hoist_server::ca::ServerName;
 use hoist_server::controller::{Config, Controller, ControllerError};
 use hoist_server::data_dir::DataDirError;
 use hoist_server::inventory::SourceConfig;
-use hoist_server::jwks::{JwksConfig, JwksSource};
-use hoist_server::peer::Proxies;
-use hoist_server::telemetry::{LogFormat, init_logging};
-use hoist_server::{Limits, Retentions, open_files, systemd};
+use hoist_site::registry::{ChangeGuard, Horizon};
 use hoist_store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -75,11 +75,17 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> {
     let (settings, takeover) = gather(args, &shell.connection)?;
-    if args.print_config {
+    let config = if args.print_config { Ok(None) } else { config(&settings).map(Some) };
+    if !matches!(config, Ok(Some(_))) {
+        // There is no log yet.
+        for (name, reason) in takeover.ignored(&settings) {
+            shell.printer.warn(&format!("{name} of BSS's environment is ignored: {reason}"));
+        }
+    }
+    let Some(mut config) = config? else {
         shell.printer.text(&settings.print())?;
         return Ok(Exit::Done);
-    }
-    let mut config = config(&settings)?;
+    };
     config.metadata.variables = metadata::variables(std::env::vars_os());
     let terminal = std::io::stderr().is_terminal();
     let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -98,7 +104,7 @@ pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> 
         .build()
         .map_err(Failure::Runtime)?;
     let done = runtime.block_on(serve(config, shell));
-    // Threads that still work on something nobody waits for must not keep the process from ending.
+    // Threads with abandoned work must not keep the process from ending.
     runtime.shutdown_timeout(LAST_THREADS);
     done
 }
@@ -117,22 +123,22 @@ async fn serve(config: Config, shell: &mut Shell) -> Result<Exit, Failure> {
     systemd::ready("serving");
     systemd::start_watchdog(&controller.chassis().tasks);
     tokio::select! {
-        _ = terminate.recv() => tracing::info!("told to terminate"),
+        _ = terminate.recv() => tracing::info!("terminating on a signal"),
         _ = interrupt.recv() => tracing::info!("interrupted"),
     }
     systemd::stopping();
     let stopped = controller.stop().await;
     if stopped.cut > 0 {
-        tracing::warn!(connections = stopped.cut, "cut connections that did not end in time");
+        tracing::warn!(connections = stopped.cut, "closed connections that did not end in time");
     }
     if stopped.panicked.is_empty() {
         return Ok(Exit::Done);
     }
-    tracing::error!(tasks = ?stopped.panicked, "tasks had panicked");
+    tracing::error!(tasks = ?stopped.panicked, "tasks panicked");
     Ok(Exit::Degraded)
 }
 
-/// What people and scripts need to know first.
+/// The first information for people and scripts.
 fn greet(controller: &Controller, data_dir: &Path, shell: &mut Shell) -> Result<(), Failure> {
     let roster = controller.registry().roster();
     if let Some(addr) = controller.plain_addr() {
@@ -252,10 +258,14 @@ fn config(settings: &Settings) -> Result<Config, SettingError> {
     config.boot = boot::settings(settings)?;
     config.metadata = metadata::settings(settings)?;
     config.deploy = deploy::settings(settings)?;
-    config.brake = Brake {
-        nodes: settings.parse("brake.nodes")?,
-        percent: settings.parse("brake.percent")?,
-        ..Brake::default()
+    config.change_guard = ChangeGuard {
+        nodes: settings.parse("change_guard.nodes")?,
+        percent: settings.parse("change_guard.percent")?,
+        ..ChangeGuard::default()
+    };
+    config.horizon = Horizon {
+        age: settings.duration("retention.revisions_age")?,
+        removals: settings.parse("retention.revisions")?,
     };
     let seconds = |key| settings.parse(key).map(Duration::from_secs);
     config.limits = Limits {
@@ -288,7 +298,7 @@ fn address(settings: &Settings, key: &'static str) -> Result<Option<SocketAddr>,
     let text = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     let mut found =
         text.to_socket_addrs().map_err(|error| settings.wrong(key, error.to_string()))?;
-    found.next().map(Some).ok_or_else(|| settings.wrong(key, "it has no address".to_owned()))
+    found.next().map(Some).ok_or_else(|| settings.wrong(key, "the name has no address".to_owned()))
 }
 
 fn source(settings: &Settings) -> Result<Option<SourceConfig>, SettingError> {
@@ -302,7 +312,7 @@ fn source(settings: &Settings) -> Result<Option<SourceConfig>, SettingError> {
     Ok(Some(source))
 }
 
-/// The machine's own name, the advertised hosts, and what else is said.
+/// The machine's own name, the advertised hosts, and the configured names.
 fn names(settings: &Settings) -> Result<Vec<ServerName>, SettingError> {
     let mut names: Vec<ServerName> = settings.list("names").map(server_name).collect();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

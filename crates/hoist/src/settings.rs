@@ -1,8 +1,8 @@
 //! The controller's settings: `hoist.toml`, then the environment, then flags; the later one wins.
 //!
-//! Every setting stands once in [`SETTINGS`], with its default and what it is for. That table is
-//! the reference, `hoist serve --print-config` prints it with the values in force, and each value
-//! remembers where it came from.
+//! Every setting stands once in [`SETTINGS`], with its default and purpose. That table is the
+//! reference, `hoist serve --print-config` prints it with the current values, and each value
+//! remembers its origin.
 
 mod bss;
 
@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 66] = [
+pub(crate) const SETTINGS: [Setting; 70] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -39,7 +39,7 @@ pub(crate) const SETTINGS: [Setting; 66] = [
     setting(
         "inventory",
         "store",
-        "where nodes come from: `store`, `smd+http(s)://…`, `file:…`, `store+etcd://…`",
+        "the source of nodes: `store`, `smd+http(s)://…`, `file:…`, `store+etcd://…`",
     ),
     setting("advertise", "", "URLs under which nodes reach the controllers, by commas"),
     setting("names", "", "further host names and addresses for the certificate, by commas"),
@@ -48,9 +48,9 @@ pub(crate) const SETTINGS: [Setting; 66] = [
     setting("import.ca", "", "PEM file of the only authority trusted for the source"),
     setting("import.max_prune_percent", "10", "of 100 imported nodes, how many may go at once"),
     setting("import.repair_bmc_nics", "false", "adopt node interfaces that are filed under a BMC"),
-    setting("import.adopt", "false", "take over declared nodes with the same xname or MAC"),
-    setting("brake.nodes", "50", "changes that affect more nodes must say how many"),
-    setting("brake.percent", "10", "changes that affect a larger share must say how many"),
+    setting("import.adopt", "false", "adopt declared nodes with the same xname or MAC"),
+    setting("change_guard.nodes", "50", "changes that affect more nodes must say how many"),
+    setting("change_guard.percent", "10", "changes that affect a larger share must say how many"),
     setting("auth.allow_plain_admin", "false", "take tokens over plain HTTP from other machines"),
     setting("auth.locked", "metrics", "contexts and paths that need a token, by commas"),
     setting("auth.jwks", "", "file or URL of the key set for JWT bearer tokens"),
@@ -59,35 +59,37 @@ pub(crate) const SETTINGS: [Setting; 66] = [
     setting("auth.audience", "", "`aud` that a JWT must have"),
     setting("http.trusted_proxies", "", "networks whose `X-Forwarded-For` is believed, by commas"),
     setting("boot.retry_delay", "30s", "pause before a machine whose boot failed asks again"),
-    setting("boot.ask_delay", "10s", "first pause of a machine there is nothing for yet"),
-    setting("boot.chain_base", "", "URL in front of `/boot/v1` where machines ask again"),
+    setting("boot.ask_delay", "10s", "first pause of a machine without a boot configuration"),
+    setting("boot.max_ask_delay", "60s", "longest pause of a machine without a boot configuration"),
+    setting("boot.chain_base", "", "URL in front of `/boot/v1` for retries"),
     setting("boot.agent_server", "", "https URL where agents reach this controller"),
-    setting("boot.ds_address", "", "address in the `ds=` word of BSS records"),
-    setting("boot.notify_url", "", "told by POST that a machine asked for its boot script"),
+    setting("boot.ds_address", "", "address in the `ds=` argument of BSS records"),
+    setting("boot.notify_url", "", "gets a POST for every requested boot script"),
     setting("boot.spire_url", "", "server of the join tokens for `${SPIRE_JOIN_TOKEN}`"),
     setting("boot.ca", "", "PEM file of the only authority trusted for these two"),
     setting("bss.auth", "token", "who may use bootparameters: `token`, `jwks` or `open`"),
+    setting("bss.dialect", "openchami", "whose `service/status/all`: `openchami` or `hpe`"),
     setting("bss.portable_ds", "false", "write `ds=` of BSS records as every cloud-init takes it"),
     setting("bss.keep_kernel", "false", "refuse a PUT that would take a record's kernel away"),
-    setting("metadata.mode", "builtin", "who gives nodes their documents"),
+    setting("metadata.mode", "builtin", "the provider of the nodes' documents"),
     setting("metadata.url", "", "the other service: of `external`, `redirect` and `proxy`"),
     setting("metadata.argument", "ds=nocloud;s={base}/;dsmode=net", "argument of `external`"),
     setting("metadata.groups", "", "other modes, by commas: `PARTITION/GROUP=MODE URL`"),
-    setting("metadata.unknown", "hold", "strangers: `hold`, `default` or `deny`"),
+    setting("metadata.unknown", "hold", "unknown machines: `hold`, `default` or `deny`"),
     setting("metadata.ca", "", "PEM file of the only authority trusted for `proxy`"),
     setting("s3.endpoint", "", "URL of the service that `s3://` names are signed for"),
     setting("s3.region", "us-east-1", "its region"),
     setting("s3.bucket", "", "the bucket of names without one"),
     setting("s3.access_key_file", "", "file with the access key; else HOIST_S3_ACCESS_KEY"),
     setting("s3.secret_key_file", "", "file with the secret key; else HOIST_S3_SECRET_KEY"),
-    setting("plugins.directory", "/usr/lib/hoist/plugins", "where actions of others are"),
+    setting("plugins.directory", "/usr/lib/hoist/plugins", "directory of plug-ins"),
     setting("plugins.isolation", "required", "`required`, or `none`: run plug-ins unconfined"),
     setting("deploy.local", "", "selector of nodes that are directories on this machine"),
     setting("deploy.ssh", "", "selector of nodes that are reached by ssh"),
-    setting("deploy.ssh_user", "root", "who logs in there"),
-    setting("deploy.ssh_key", "", "file with the key for that; else what ssh finds by itself"),
-    setting("deploy.ssh_port", "", "port of their sshd; else what ssh takes by itself"),
-    setting("deploy.ssh_known_hosts", "", "file with their keys; else what ssh knows by itself"),
+    setting("deploy.ssh_user", "root", "user of the ssh login"),
+    setting("deploy.ssh_key", "", "file with the ssh key; else ssh's default"),
+    setting("deploy.ssh_port", "", "port of sshd; else ssh's default"),
+    setting("deploy.ssh_known_hosts", "", "file of host keys; else ssh's default"),
     setting("limits.connections", "16384", "open connections per listener"),
     setting("limits.connections_per_address", "8192", "open connections of one address"),
     setting("limits.body_bytes", "8388608", "largest request body"),
@@ -97,7 +99,9 @@ pub(crate) const SETTINGS: [Setting; 66] = [
     setting("retention.events_bytes", "134217728", "how much of them"),
     setting("retention.audit_age", "400d", "how long the audit log is kept"),
     setting("retention.audit_bytes", "536870912", "how much of it"),
-    setting("retention.runs_age", "90d", "how long runs that have ended are kept"),
+    setting("retention.revisions_age", "24h", "how far back changes of nodes can be asked for"),
+    setting("retention.revisions", "1000000", "how many of them"),
+    setting("retention.runs_age", "90d", "how long ended runs are kept"),
     setting("retention.runs_bytes", "4294967296", "how much of them"),
     setting("retention.runs", "1000", "how many of them"),
     setting("log.level", "info", "`error`, `warn`, `info`, `debug`, `trace`, or a filter"),
@@ -123,7 +127,7 @@ pub(crate) enum SettingError {
     Read(#[from] std::io::Error),
     #[error("`{}` is not TOML: {message}", path.display())]
     Syntax { path: PathBuf, message: String },
-    #[error("{place}: there is no setting `{key}`{}", suggestion(key))]
+    #[error("{place}: unknown setting `{key}`{}", suggestion(key))]
     Unknown { place: String, key: String },
     #[error("{origin}: `{key}` cannot be `{value}`: {reason}")]
     Value { origin: String, key: &'static str, value: String, reason: String },
@@ -147,7 +151,7 @@ impl Settings {
         Self(SETTINGS.iter().map(default).collect())
     }
 
-    /// Takes what a file says. Unknown keys are errors: a typo must not silently do nothing.
+    /// Reads the settings of a file. Unknown keys are errors: a typo must not silently do nothing.
     pub(crate) fn read_file(&mut self, path: &Path) -> Result<(), SettingError> {
         let text = fs_err::read_to_string(path)?;
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
@@ -332,16 +336,16 @@ mod tests {
     }
 
     #[test]
-    fn flags_beat_the_environment_which_beats_the_file_which_beats_defaults() {
+    fn flags_beat_environment_beats_file_beats_defaults() {
         let mut settings = Settings::new();
-        let file = file("listen = 'a:1'\nstore = 'b'\n[brake]\nnodes = 7\n");
+        let file = file("listen = 'a:1'\nstore = 'b'\n[change_guard]\nnodes = 7\n");
         settings.read_file(file.path()).unwrap();
         settings.read_environment(|name| (name == "HOIST_LISTEN").then(|| "c:2".to_owned()));
         settings.set_flag("store", "--store", Some("d".to_owned()));
         settings.set_flag("listen", "--listen", None);
         assert_eq!(settings.text("listen"), "c:2");
         assert_eq!(settings.text("store"), "d");
-        assert_eq!(settings.parse::<usize>("brake.nodes").unwrap(), 7);
+        assert_eq!(settings.parse::<usize>("change_guard.nodes").unwrap(), 7);
         assert_eq!(settings.text("tls_listen"), "0.0.0.0:27443");
         let printed = settings.print();
         assert!(printed.contains("from HOIST_LISTEN"), "{printed}");
@@ -357,9 +361,12 @@ mod tests {
         assert!(error.contains("did you mean `listen`?"), "{error}");
         let error = settings.read_file(file("listen = ").path()).unwrap_err().to_string();
         assert!(error.contains("not TOML"), "{error}");
-        settings.set_flag("brake.nodes", "--brake", Some("many".to_owned()));
-        let error = settings.parse::<usize>("brake.nodes").unwrap_err().to_string();
-        assert!(error.starts_with("from --brake: `brake.nodes` cannot be `many`"), "{error}");
+        settings.set_flag("change_guard.nodes", "--guard", Some("many".to_owned()));
+        let error = settings.parse::<usize>("change_guard.nodes").unwrap_err().to_string();
+        assert!(
+            error.starts_with("from --guard: `change_guard.nodes` cannot be `many`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -8,7 +8,9 @@ pub(crate) fn parse(text: &str, now: Timestamp) -> Result<Timestamp, String> {
         return Ok(at);
     }
     let wrong = || {
-        format!("`{text}` is no time; write RFC 3339 (`2026-08-01T12:00:00Z`) or a duration (`4h`)")
+        format!(
+            "`{text}` is not a time; write RFC 3339 (`2026-08-01T12:00:00Z`) or a duration (`4h`)"
+        )
     };
     let days = text.strip_suffix('d').and_then(|days| days.parse::<i64>().ok());
     let span = match days {

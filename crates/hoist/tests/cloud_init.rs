@@ -1,15 +1,13 @@
-//! The real cloud-init of two Debian releases, told by a real controller what it is.
+//! The real cloud-init of two Debian releases, configured by a real controller.
 //!
-//! Each test is on a network of its own, so ports are free and nothing of the host is touched.
-
-#[path = "support/controller.rs"]
-mod controller;
+//! Each test is on a network of its own, so ports are free and the host is not touched.
 
 use std::path::Path;
 
-use controller::{Controller, eventually};
+use hoist_testkit::controller_process::Controller;
 use hoist_testkit::etcd::EtcdServer;
-use hoist_testkit::machine::cloud_init::{self, Booted, Client, RELEASES};
+use hoist_testkit::eventually;
+use hoist_testkit::machine::cloud_init::{self, BootResult, Client, RELEASES};
 use serde_json::Value;
 
 const PORT: u16 = 27778;
@@ -19,7 +17,8 @@ const OTHER: u16 = 27779;
 const MAC: &str = "02:00:00:00:00:01";
 const KEYS: [&str; 2] = ["ssh-ed25519 AAAA site", "ssh-ed25519 BBBB node"];
 
-/// What the site, a group and the node say. The files of the first two are merged into one list.
+/// The layers of the site, a group and the node. The files of the first two are merged into one
+/// list.
 const LAYERS: &str = r#"
 api: hoist/v1
 kind: MetadataLayer
@@ -52,8 +51,9 @@ spec:
     - {path: /etc/hoist/vendor, content: hidden by user-data}
 "#;
 
-/// A script beside the configurations, which makes user-data a message of several parts; a template
-/// that is left to the client; a secret, which is not for seeds.
+/// Scripts beside the configurations, which make user-data a message of several parts: one as it is,
+/// one compressed, one in a message of its own; a template that is left to the client; a secret,
+/// which is not for seeds.
 const PARTS: &str = r#"
 api: hoist/v1
 kind: MetadataLayer
@@ -66,6 +66,25 @@ spec:
     content: |
       #!/bin/sh
       echo "script of {{ node.name }}" >> /etc/hoist/script
+  - document: user-data
+    type: application/gzip
+    content: H4sIAAAAAAAAA1NW1E/KzNMvzuBKTc7IV0grys9VSK/KLFCwU9BPLUnWz8jPLC7RB4lwAQA2GIO8KwAAAA==
+  - document: user-data
+    type: multipart/mixed
+    content: |
+      Content-Type: multipart/mixed; boundary="==inner"
+      MIME-Version: 1.0
+
+      --==inner
+      Content-Type: text/x-shellscript; charset="us-ascii"
+      MIME-Version: 1.0
+      Content-Transfer-Encoding: 7bit
+      Content-Disposition: attachment; filename="inner.sh"
+
+      #!/bin/sh
+      echo from a message > /etc/hoist/message
+
+      --==inner--
 ---
 api: hoist/v1
 kind: MetadataLayer
@@ -89,7 +108,8 @@ spec:
 
 const SECRET: &str = "correct-horse-battery";
 
-/// Another node, on a network with a gateway and name servers.
+/// Another node, on a network with a gateway and name servers, with its address as an import gives
+/// it: without a prefix length.
 const NETWORK: &str = r#"
 api: hoist/v1
 kind: Network
@@ -104,7 +124,7 @@ kind: Node
 name: n2
 spec:
   interfaces:
-  - {name: mgmt0, mac: "02:00:00:00:00:02", network: mgmt, addresses: [10.9.0.2/24]}
+  - {name: mgmt0, mac: "02:00:00:00:00:02", network: mgmt, addresses: [10.9.0.2/32]}
   - {name: bmc, kind: bmc, mac: "02:00:00:00:00:03", network: mgmt, addresses: [10.9.0.3/24]}
 ---
 api: hoist/v1
@@ -168,7 +188,8 @@ fn start(port: u16, dir: &Path, settings: &str, more: &[&str]) -> Controller {
     std::fs::create_dir_all(dir).expect("a directory");
     let config = dir.join("hoist.toml");
     std::fs::write(&config, settings).expect("a file");
-    let (config, advertise) = (config.display().to_string(), format!("http://127.0.0.1:{port}"));
+    let config = config.display().to_string();
+    let advertise = format!("http://127.0.0.1:{port}");
     let words = ["--config", &config, "--advertise", &advertise];
     Controller::start_on(port, &dir.join("data"), &[&words, more].concat())
 }
@@ -179,7 +200,7 @@ fn apply(controller: &Controller, dir: &Path, documents: &[&str]) {
     controller.does(&["apply", "-f", &file.display().to_string()]);
 }
 
-/// What the kernel would be started with, as the boot script says it.
+/// The kernel arguments of the boot script.
 fn command_line(controller: &Controller, mac: &str) -> String {
     let script = controller.get(&format!("/boot/v1/bootscript?mac={mac}")).body;
     let kernel = script.lines().find(|line| line.starts_with("kernel "));
@@ -196,13 +217,13 @@ fn instance_id(controller: &Controller) -> String {
 }
 
 /// Everything that the layers say has come to pass, and the client has no complaint.
-fn assert_done(client: &Client, booted: &Booted, instance: &str) {
+fn assert_done(client: &Client, booted: &BootResult, instance: &str) {
     assert_eq!(booted.code, 0, "{booted:#?}");
     assert_configured(client, booted, instance);
 }
 
 /// Everything that the layers say has come to pass.
-fn assert_configured(client: &Client, booted: &Booted, instance: &str) {
+fn assert_configured(client: &Client, booted: &BootResult, instance: &str) {
     assert!(booted.status.contains("status: done"), "{booted:#?}");
     assert_eq!(booted.hostname, "n1", "{booted:#?}");
     let known: Value = serde_json::from_str(&booted.instance).expect("JSON");
@@ -215,13 +236,16 @@ fn assert_configured(client: &Client, booted: &Booted, instance: &str) {
 }
 
 /// A script, a template and a secret besides, each as it is meant.
-fn assert_parts(client: &Client, booted: &Booted, instance: &str) {
+fn assert_parts(client: &Client, booted: &BootResult, instance: &str) {
     let said = format!("/var/lib/cloud/instances/{instance}/user-data.txt");
     let said = client.read(&said).expect("user-data");
     assert!(said.contains("multipart/mixed") && said.contains("{{ v1.local_hostname }}"), "{said}");
-    for (path, content) in
-        [("/etc/hoist/script", "script of n1\n"), ("/etc/hoist/client", "n1 in default")]
-    {
+    for (path, content) in [
+        ("/etc/hoist/script", "script of n1\n"),
+        ("/etc/hoist/client", "n1 in default"),
+        ("/etc/hoist/gzip", "from gzip\n"),
+        ("/etc/hoist/message", "from a message\n"),
+    ] {
         assert_eq!(client.read(path).expect("it was written"), content, "{booted:#?}");
     }
     assert!(!client.wrote("n1 in default").expect("a search").is_empty());
@@ -261,7 +285,7 @@ fn assert_network(controller: &Controller, client: &Client) {
 }
 
 #[test]
-fn a_client_becomes_what_the_layers_say_and_stays_it_over_a_restart_of_the_server() {
+fn client_follows_the_layers_across_a_server_restart() {
     with_every_release(|release| {
         let dir = tempfile::tempdir().expect("a directory");
         let controller = start(PORT, dir.path(), "", &[]);
@@ -270,7 +294,8 @@ fn a_client_becomes_what_the_layers_say_and_stays_it_over_a_restart_of_the_serve
         std::fs::write(secrets.join("root"), SECRET).expect("a file");
         let site = [GROUP_AND_BOOT, NODE, LAYERS, PARTS, REPORT, NETWORK];
         apply(&controller, dir.path(), &site);
-        let (line, instance) = (command_line(&controller, MAC), instance_id(&controller));
+        let line = command_line(&controller, MAC);
+        let instance = instance_id(&controller);
         let client = Client::new(release).expect("a client");
         let booted = client.boot(&line).expect("it boots");
         assert_done(&client, &booted, &instance);
@@ -293,8 +318,39 @@ fn a_client_becomes_what_the_layers_say_and_stays_it_over_a_restart_of_the_serve
     });
 }
 
+/// A client that must rename an interface which is not in the machine stops in its first stage.
 #[test]
-fn a_client_is_told_although_the_store_is_stopped() {
+fn client_boots_without_an_interface_of_the_inventory() {
+    const MORE: &str = r#"
+api: hoist/v1
+kind: MetadataLayer
+name: network
+spec: {selector: "*", network_config: true}
+"#;
+    with_every_release(|release| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let link = ["link", "add", "eth0", "address", MAC, "type", "veth", "peer", "name", "far0"];
+        let made = std::process::Command::new("ip").args(link).status().expect("iproute2");
+        assert!(made.success(), "the machine has its boot interface");
+        let controller = start(PORT, dir.path(), "", &[]);
+        let absent = r#"{name: hsn0, mac: "02:00:00:00:00:09", addresses: [10.8.0.1/24]}"#;
+        let node = NODE.replace("[127.0.0.1/8]}]", &format!("[127.0.0.1/8]}}, {absent}]"));
+        let node = format!("{node}  boot: {{interface: eth0}}\n");
+        apply(&controller, dir.path(), &[GROUP_AND_BOOT, &node, LAYERS, MORE]);
+        let instance = instance_id(&controller);
+        let client = Client::new(release).expect("a client");
+        let booted = client.boot(&command_line(&controller, MAC)).expect("it boots");
+        assert_configured(&client, &booted, &instance);
+        let log = client.read("/var/log/cloud-init.log").expect("a log");
+        assert!(!log.contains("Not all expected physical devices present"), "{booted:#?}");
+        // Older clients do not ask for it.
+        let asked = log.contains("/network-config");
+        assert!(asked || release == "bookworm", "{booted:#?}");
+    });
+}
+
+#[test]
+fn client_is_configured_while_the_store_is_stopped() {
     with_every_release(|release| {
         let dir = tempfile::tempdir().expect("a directory");
         let etcd = EtcdServer::start();
@@ -309,14 +365,14 @@ fn a_client_is_told_although_the_store_is_stopped() {
 }
 
 #[test]
-fn another_service_tells_it_in_redirect_and_in_proxy_mode() {
+fn client_is_configured_by_redirect_and_by_proxy() {
     with_every_release(|release| {
         let dir = tempfile::tempdir().expect("a directory");
         let other = dir.path().join("other");
         let other = start(OTHER, &other, "[http]\ntrusted_proxies = ['127.0.0.1']\n", &[]);
-        // The other service knows nodes by their addresses alone. Sent there, the node comes from
-        // loopback. What asks for it comes from there too, and has to say who it asks for: at that
-        // address is somebody else.
+        // The other service knows nodes by their addresses alone. With a redirect the node itself
+        // asks from loopback. A proxy asks from loopback too, and must forward the address of the
+        // node, because loopback belongs to another node there.
         for (mode, address, elsewhere) in
             [("redirect", "127.0.0.1/8", "10.9.0.7/8"), ("proxy", "10.9.0.7/8", "127.0.0.1/8")]
         {
@@ -351,11 +407,11 @@ fn pauses(log: &str) -> Vec<f64> {
 }
 
 #[test]
-fn a_client_that_is_not_known_yet_is_held_and_then_told() {
+fn unknown_client_is_held_until_it_is_declared() {
     with_every_release(|release| {
         let dir = tempfile::tempdir().expect("a directory");
         let controller = start(PORT, dir.path(), "", &[]);
-        // Nobody can speak of a node that is not there; the order stays the same.
+        // A selector cannot name a missing node; the order of the layers stays the same.
         let layers = LAYERS.replace("\"node:n1\"", "\"*\"\n  priority: 9");
         apply(&controller, dir.path(), &[GROUP_AND_BOOT, &layers]);
         let token = controller.admin_token();
@@ -368,7 +424,7 @@ fn a_client_that_is_not_known_yet_is_held_and_then_told() {
         let line = format!("ro ds=nocloud;s=http://127.0.0.1:{PORT}/meta/v1/seed/;dsmode=net");
         let booted = std::thread::scope(|scope| {
             scope.spawn(|| {
-                eventually("the client is held", is_held);
+                eventually("client is held", is_held);
                 apply(&controller, dir.path(), &[NODE]);
             });
             client.boot(&line).expect("it boots")
@@ -376,8 +432,8 @@ fn a_client_that_is_not_known_yet_is_held_and_then_told() {
         assert_configured(&client, &booted, &instance_id(&controller));
         let paused = pauses(&client.read("/var/log/cloud-init.log").expect("a log"));
         assert!(!paused.is_empty(), "it was not held: {booted:#?}");
-        // One asks each second, gives up after ten, and has no complaint if it was told by then. The
-        // other waits as long as it is told to, for ever if need be, and complains.
+        // One release asks each second, gives up after ten, and ends without warnings if it got an
+        // answer by then. The other waits as long as the server says, without a limit, and warns.
         let (code, pause) = match release {
             "bookworm" => (0, 1.0..9.0),
             "trixie" => (2, 10.0..f64::INFINITY),

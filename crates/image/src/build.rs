@@ -26,15 +26,15 @@ const LEVEL: i32 = 9;
 /// What UUIDs of file systems are derived from.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6a3e_8c55_41f7_4e0b_9d3c_52a6_7f10_b8d4);
 
-/// Somebody who wants to know how it goes.
-pub trait Told: Sync {
+/// Receives the progress of a build.
+pub trait BuildProgress: Sync {
     fn stage(&self, _what: &str) {}
     fn note(&self, _line: &str) {}
     /// Of the stage, in bytes; a total of nothing is unknown.
     fn progress(&self, _done: u64, _total: u64) {}
 }
 
-impl Told for () {}
+impl BuildProgress for () {}
 
 /// An image that is to be built, and where.
 #[derive(Debug)]
@@ -57,18 +57,19 @@ pub struct Place<'a> {
 
 /// A file that would be made.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Made {
+pub struct OutputFile {
     pub file: &'static str,
     pub artifact: ArtifactName,
 }
 
-/// Why there is no image. Nothing of it is left, but what is on the way beside the directory.
+/// Errors of a build. Nothing remains of the failed image except temporary files beside the
+/// directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    #[error("`{}` is there and no image; name another directory with --out", .0.display())]
+    #[error("`{}` exists and is no image; name another directory with --out", .0.display())]
     Occupied(PathBuf),
-    #[error("somebody else is building in `{}`; wait, or name another directory with --out", .0.display())]
+    #[error("another build is running in `{}`; wait, or name another directory with --out", .0.display())]
     Locked(PathBuf),
     #[error("the time {0} is in the future; write an earlier one as `epoch` or SOURCE_DATE_EPOCH")]
     Future(u32),
@@ -83,10 +84,10 @@ pub enum BuildError {
     #[error(transparent)]
     Tool(#[from] ToolError),
     #[error(
-        "there is no kernel in `/boot` of the tree; put one in, in Debian by the package `linux-image-cloud-amd64`"
+        "the tree has no kernel in `/boot`; add one, in Debian with the package `linux-image-cloud-amd64`"
     )]
     NoKernel,
-    #[error("there are several kernels in `/boot` of the tree: {}; leave one", .0.join(", "))]
+    #[error("the tree has several kernels in `/boot`: {}; leave one", .0.join(", "))]
     SeveralKernels(Vec<String>),
     #[error("cannot write the image")]
     Io(#[from] io::Error),
@@ -107,8 +108,8 @@ const LIVE_SQUASHFS: &str = "live.squashfs";
 const LIVE_CPIO: &str = "live.cpio.zst";
 
 impl Build<'_> {
-    /// Whether everything is there that it takes, and what would be made. Writes nothing.
-    pub fn check(&self) -> Result<Vec<Made>, BuildError> {
+    /// Checks the prerequisites and returns the files that would be made. Writes nothing.
+    pub fn check(&self) -> Result<Vec<OutputFile>, BuildError> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         if now.is_ok_and(|now| now.as_secs() < self.epoch.into()) {
             return Err(BuildError::Future(self.epoch));
@@ -132,17 +133,18 @@ impl Build<'_> {
     }
 
     /// Builds it.
-    pub fn run(&self, told: &dyn Told) -> Result<ImageIndex, BuildError> {
+    pub fn run(&self, progress: &dyn BuildProgress) -> Result<ImageIndex, BuildError> {
         self.check()?;
         let partial = beside(self.place.out, ".partial");
         let _lock = take(&partial)?;
-        let (work, files) = (partial.join("work"), partial.join("files"));
+        let work = partial.join("work");
+        let files = partial.join("files");
         for directory in [&work, &files] {
             // Of a build that was cut off.
             remove(directory)?;
             fs_err::create_dir(directory)?;
         }
-        let index = self.make(&work, &files, told)?;
+        let index = self.make(&work, &files, progress)?;
         let text = serde_json::to_string_pretty(&index).map_err(io::Error::from)? + "\n";
         fs_err::write(files.join(INDEX_FILE), text)?;
         remove(self.place.out)?;
@@ -151,32 +153,37 @@ impl Build<'_> {
         Ok(index)
     }
 
-    fn make(&self, work: &Path, files: &Path, told: &dyn Told) -> Result<ImageIndex, BuildError> {
+    fn make(
+        &self,
+        work: &Path,
+        files: &Path,
+        progress: &dyn BuildProgress,
+    ) -> Result<ImageIndex, BuildError> {
         let tree = Tree::create(work.join("tree"))?;
         let Place { beside, plugins, .. } = self.place;
         let site = Site { tree: &tree, beside, work, plugins, epoch: self.epoch };
         let made_from = {
             let _mask = Mask::usual();
-            builder::fill(self.image, &site, told)?
+            builder::fill(self.image, &site, progress)?
         };
         tree.settle(self.epoch)?;
         let outputs = &self.image.spec.outputs;
-        let booted = Booted::of(&tree)?;
+        let booted = BootFiles::of(&tree)?;
         match &booted {
             Some(booted) => booted.copy_out(&tree, files)?,
             None if outputs.disk.is_some() => return Err(BuildError::NoKernel),
             None => {}
         }
         if let Some(disk) = &outputs.disk {
-            self.disk(disk, &tree, work, files, told)?;
+            self.disk(disk, &tree, work, files, progress)?;
         }
         if let Some(whole) = &outputs.whole_disk {
-            self.whole_disk(whole, work, files, told)?;
+            self.whole_disk(whole, work, files, progress)?;
         }
         if let Some(live) = &outputs.live {
-            self.live(live.format, &tree, work, files, told)?;
+            self.live(live.format, &tree, work, files, progress)?;
         }
-        told.stage("taking stock");
+        progress.stage("taking stock");
         let entries = fs_err::read_dir(files)?
             .map(|entry| entry.map(|entry| entry.file_name()))
             .collect::<Result<Vec<_>, _>>()?;
@@ -196,9 +203,9 @@ impl Build<'_> {
         tree: &Tree,
         work: &Path,
         files: &Path,
-        told: &dyn Told,
+        progress: &dyn BuildProgress,
     ) -> Result<(), BuildError> {
-        told.stage("making the file system");
+        progress.stage("making the file system");
         let image = work.join("root.ext4");
         let ext4 = Ext4 {
             size: disk.size.0,
@@ -207,9 +214,9 @@ impl Build<'_> {
             epoch: self.epoch,
         };
         ext4.make(tree.path(), &image, &work.join("mke2fs.log"))?;
-        told.stage("packing the file system");
-        pack(&image, &files.join(ROOT), &files.join(MANIFEST), told)?;
-        told.stage("making what boots it");
+        progress.stage("packing the file system");
+        pack(&image, &files.join(ROOT), &files.join(MANIFEST), progress)?;
+        progress.stage("making the boot loaders");
         for loader in &disk.loaders {
             self.loader(*loader, work, files)?;
         }
@@ -240,11 +247,12 @@ impl Build<'_> {
         wanted: &WholeDisk,
         work: &Path,
         files: &Path,
-        told: &dyn Told,
+        progress: &dyn BuildProgress,
     ) -> Result<(), BuildError> {
-        told.stage("making the whole disk");
+        progress.stage("making the whole disk");
         let path = |name: &str| files.join(name);
-        let (initrd, uki) = (path(INITRD), path(UKI));
+        let initrd = path(INITRD);
+        let uki = path(UKI);
         let efi = match wanted.loader {
             Loader::Grub => path(GRUB_EFI),
             Loader::SystemdBoot | Loader::Uki => path(SYSTEMD_BOOT),
@@ -262,8 +270,8 @@ impl Build<'_> {
         };
         let words = &self.image.spec.kernel_args;
         let disk = whole_disk::make(wanted, &parts, words, self.uuid()?, work)?;
-        told.stage("packing the whole disk");
-        Ok(pack(&disk, &files.join(DISK), &files.join(DISK_MANIFEST), told)?)
+        progress.stage("packing the whole disk");
+        Ok(pack(&disk, &files.join(DISK), &files.join(DISK_MANIFEST), progress)?)
     }
 
     /// Follows from the document: the same again means the same.
@@ -279,9 +287,9 @@ impl Build<'_> {
         tree: &Tree,
         work: &Path,
         files: &Path,
-        told: &dyn Told,
+        progress: &dyn BuildProgress,
     ) -> Result<(), BuildError> {
-        told.stage("making the live image");
+        progress.stage("making the live image");
         match format {
             LiveFormat::Squashfs => {
                 let mut command = MKSQUASHFS.command(self.epoch)?;
@@ -329,12 +337,12 @@ impl Build<'_> {
         files
     }
 
-    fn made(&self, file: &'static str) -> Made {
-        Made { file, artifact: self.artifact(file) }
+    fn made(&self, file: &'static str) -> OutputFile {
+        OutputFile { file, artifact: self.artifact(file) }
     }
 
-    /// `os-NAME-root` for `root.ext4.zst`: what it is, and not how it is written, but for programs of
-    /// the firmware, which are told by their ending.
+    /// `os-NAME-root` for `root.ext4.zst`: the content without its format, except for firmware
+    /// programs, which need their suffix.
     fn artifact(&self, file: &str) -> ArtifactName {
         let what = match file {
             ROOT => "root",
@@ -356,8 +364,8 @@ impl Build<'_> {
     }
 }
 
-/// What programs that fill the tree make may be read by all, whatever whoever called us lets others
-/// read, or the same document would give other bytes. What is made beside the tree is not meant.
+/// Programs that fill the tree run with a fixed file mode mask, whatever the caller's mask is;
+/// otherwise the same document would give other bytes. Files beside the tree are not affected.
 struct Mask(rustix::fs::Mode);
 
 impl Mask {
@@ -374,12 +382,12 @@ impl Drop for Mask {
 
 /// The kernel of a tree, and its initial RAM disk if it has one.
 #[derive(Debug, PartialEq, Eq)]
-struct Booted {
+struct BootFiles {
     kernel: String,
     initrd: Option<String>,
 }
 
-impl Booted {
+impl BootFiles {
     fn of(tree: &Tree) -> Result<Option<Self>, BuildError> {
         let names = tree.names("/boot")?;
         let mut kernels: Vec<&String> =
@@ -415,12 +423,12 @@ impl Booted {
 }
 
 /// Packs a file in chunks, and takes it away.
-fn pack(file: &Path, to: &Path, list: &Path, told: &dyn Told) -> io::Result<()> {
+fn pack(file: &Path, to: &Path, list: &Path, progress: &dyn BuildProgress) -> io::Result<()> {
     let from = File::open(file)?;
     let total = from.metadata()?.len();
     let mut packed = BufWriter::new(File::create_new(to)?);
-    let counted = Counted { file: from, done: 0, total, told };
-    let manifest = hoist_provision::images::pack(counted, &mut packed, LEVEL)?;
+    let counted = CountingReader { file: from, done: 0, total, progress };
+    let manifest = hoist_device::images::pack(counted, &mut packed, LEVEL)?;
     packed.flush()?;
     fs_err::write(list, serde_json::to_vec(&manifest)?)?;
     fs_err::remove_file(file)
@@ -433,7 +441,7 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-/// What is to be written over is nothing, empty, or an image of ours.
+/// The output directory must be missing, empty, or an image of ours.
 fn is_free(out: &Path) -> io::Result<bool> {
     match fs_err::symlink_metadata(out) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -443,7 +451,7 @@ fn is_free(out: &Path) -> io::Result<bool> {
     }
 }
 
-/// A directory that nobody else uses until it is dropped.
+/// Locks a directory until the file is dropped.
 fn take(directory: &Path) -> Result<File, BuildError> {
     fs_err::create_dir_all(directory)?;
     let lock = File::open(directory)?;
@@ -463,7 +471,9 @@ fn remove(directory: &Path) -> io::Result<()> {
 
 fn measure(path: &Path) -> io::Result<(u64, Digest)> {
     let mut file = fs_err::File::open(path)?;
-    let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
+    let mut hash = Sha256::new();
+    let mut size = 0;
+    let mut buffer = vec![0; 1 << 20];
     loop {
         let count = file.read(&mut buffer)?;
         if count == 0 {
@@ -475,18 +485,18 @@ fn measure(path: &Path) -> io::Result<(u64, Digest)> {
 }
 
 /// Says how much of it was read.
-struct Counted<'a> {
+struct CountingReader<'a> {
     file: File,
     done: u64,
     total: u64,
-    told: &'a dyn Told,
+    progress: &'a dyn BuildProgress,
 }
 
-impl Read for Counted<'_> {
+impl Read for CountingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
         self.done += count as u64;
-        self.told.progress(self.done, self.total);
+        self.progress.progress(self.done, self.total);
         Ok(count)
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use hoist_initramfs::modules::ModulesError;
 
-use crate::build::Told;
+use crate::build::BuildProgress;
 use crate::document::{Builder, File, Image, parse_mode};
 use crate::package::PackageError;
 use crate::tool::ToolError;
@@ -22,10 +22,10 @@ pub enum FillError {
     Tool(#[from] ToolError),
     #[error(transparent)]
     Package(#[from] PackageError),
-    #[error("builder.tiny.modules: the kernel has no module {}, neither as a file nor built in; leave it out", .0.join(", "))]
+    #[error("builder.tiny.modules: the kernel has no module {}, neither as a file nor built in; remove it", .0.join(", "))]
     NoModules(Vec<String>),
     #[error(
-        "builder.tiny.modules: it is not said where the modules of the kernel are; write `modules: DIRECTORY` beside its `file`"
+        "builder.tiny.modules: the kernel has no module directory; write `modules: DIRECTORY` beside its `file`"
     )]
     NoModulesDirectory,
     #[error("builder.tiny.modules")]
@@ -40,13 +40,13 @@ pub enum FillError {
     Io(#[from] io::Error),
 }
 
-/// What a builder works with.
+/// Inputs and directories of a builder.
 #[derive(Debug)]
 pub(crate) struct Site<'a> {
     pub(crate) tree: &'a Tree,
     /// Where the paths of the document begin.
     pub(crate) beside: &'a Path,
-    /// For what is needed on the way.
+    /// Directory for temporary files.
     pub(crate) work: &'a Path,
     pub(crate) plugins: &'a Path,
     pub(crate) epoch: u32,
@@ -62,22 +62,22 @@ impl Site<'_> {
     }
 }
 
-/// Fills the tree, and says from what that the document only names.
+/// Fills the tree and returns the sources that the document only names.
 pub(crate) fn fill(
     image: &Image,
     site: &Site<'_>,
-    told: &dyn Told,
+    progress: &dyn BuildProgress,
 ) -> Result<Vec<String>, FillError> {
     let made_from = match &image.spec.builder {
-        Builder::Tiny(tiny) => tiny::fill(tiny, image, site, told)?,
-        Builder::Debian(debian) => debian::fill(debian, site, told)?,
-        Builder::Plugin(plugin) => plugin::fill(plugin, site, told)?,
+        Builder::Tiny(tiny) => tiny::fill(tiny, image, site, progress)?,
+        Builder::Debian(debian) => debian::fill(debian, site, progress)?,
+        Builder::Plugin(plugin) => plugin::fill(plugin, site, progress)?,
     };
     put_files(&image.spec.files, site)?;
     Ok(made_from)
 }
 
-/// What must be there, before anything is built.
+/// Checks the prerequisites before anything is built.
 pub(crate) fn check(image: &Image, beside: &Path, plugins: &Path) -> Result<(), FillError> {
     match &image.spec.builder {
         Builder::Tiny(tiny) => tiny::check(tiny, beside)?,
@@ -95,12 +95,13 @@ pub(crate) fn check(image: &Image, beside: &Path, plugins: &Path) -> Result<(), 
 /// Whether a file can be read that is to be put into the image.
 fn check_file(path: &Path, place: &str) -> Result<(), FillError> {
     let wrong = |source| {
-        let (place, path) = (place.to_owned(), path.display().to_string());
+        let place = place.to_owned();
+        let path = path.display().to_string();
         FillError::Put { place, path, source }
     };
-    // Looked at first: opening a pipe waits for somebody to write.
+    // Checked first: opening a pipe would wait for a writer.
     if !fs_err::metadata(path).map_err(wrong)?.is_file() {
-        return Err(wrong(io::Error::other("it is no file")));
+        return Err(wrong(io::Error::other("not a regular file")));
     }
     fs_err::File::open(path).map(drop).map_err(wrong)
 }
@@ -114,7 +115,8 @@ fn put_files(files: &[File], site: &Site<'_>) -> Result<(), FillError> {
             (None, None) => Ok(()),
         };
         put.map_err(|source| {
-            let (place, path) = (format!("files[{number}]"), file.path.clone());
+            let place = format!("files[{number}]");
+            let path = file.path.clone();
             FillError::Put { place, path, source }
         })?;
     }

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line of `hoist-image`: subcommands, options and their help texts. No behaviour.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ pub(crate) struct BuildArgs {
     /// Where plug-ins are
     #[arg(long, value_name = "DIR", default_value = "/usr/lib/hoist/plugins")]
     pub(crate) plugins: PathBuf,
-    /// Check everything and show what would be made; ends with 20
+    /// Check everything and show the files that would be made; exits with 20
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

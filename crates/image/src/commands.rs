@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use hoist_image::build::{Build, Made, Place, Told};
+use hoist_image::build::{Build, BuildProgress, OutputFile, Place};
 use hoist_image::document::{Image, MAX_BYTES, read};
 use hoist_model::{Exit, ImageFile, ImageIndex};
 use hoist_provision::document::Bytes;
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::cli::{BuildArgs, Output};
@@ -50,7 +50,7 @@ fn text(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(text)
 }
 
-/// As everybody who builds the same twice says when it is.
+/// The common convention of reproducible builds.
 fn source_date_epoch() -> Result<Option<u32>, Failure> {
     match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) if text.is_empty() => Ok(None),
@@ -59,19 +59,25 @@ fn source_date_epoch() -> Result<Option<u32>, Failure> {
     }
 }
 
-fn print_plan(image: &Image, out: &Path, made: &[Made], output: Output) -> Result<(), Failure> {
+fn print_plan(
+    image: &Image,
+    out: &Path,
+    made: &[OutputFile],
+    output: Output,
+) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Plan<'a> {
         name: &'a str,
         out: &'a Path,
-        files: &'a [Made],
+        files: &'a [OutputFile],
     }
     if output == Output::Json {
         return print_json(&Plan { name: &image.name, out, files: made });
     }
     let mut lines = vec![format!("would make in {}:", out.display())];
-    lines.extend(made.iter().map(|Made { file, artifact }| format!("  {file:20} {artifact}")));
-    lines.push("(an initrd only if there is one in the image)".to_owned());
+    lines
+        .extend(made.iter().map(|OutputFile { file, artifact }| format!("  {file:20} {artifact}")));
+    lines.push("(an initrd only if the image has one)".to_owned());
     Ok(writeln!(io::stdout(), "{}", lines.join("\n"))?)
 }
 
@@ -98,7 +104,7 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(writeln!(io::stdout(), "{text}")?)
 }
 
-/// Bytes are told this often where somebody looks, and not at all where a file does.
+/// Interval of byte counts on a terminal; a log file gets none.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
 /// Says on standard error how it goes.
@@ -113,7 +119,7 @@ impl OnTerminal {
     }
 }
 
-impl Told for OnTerminal {
+impl BuildProgress for OnTerminal {
     fn stage(&self, what: &str) {
         eprintln!("{what}");
     }
@@ -123,7 +129,7 @@ impl Told for OnTerminal {
     }
 
     fn progress(&self, done: u64, total: u64) {
-        let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut told = self.told.lock();
         if !self.is_terminal || told.elapsed() < TELL_EVERY {
             return;
         }

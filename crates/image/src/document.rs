@@ -1,7 +1,8 @@
 //! `image.yaml`: what shall be in an image, and in which shapes it is wanted.
 
+use hoist_diagnostic::Diagnostic;
+use hoist_model::Name;
 use hoist_model::document::{API, DocumentError, read_one};
-use hoist_model::{Fault, Name};
 use hoist_provision::document::{Bytes, FsKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ pub const MAX_RUN: usize = 256;
 /// Words of one command.
 pub const MAX_WORDS: usize = 256;
 pub const MAX_KERNEL_ARGS: usize = 128;
-/// Bytes of all words for the kernel, which takes 2 KiB with what is put before them.
+/// Bytes of all kernel arguments; the kernel takes 2 KiB including the generated ones.
 pub const MAX_COMMAND_LINE: usize = 1536;
 /// Longest word of a document that becomes the word of a command.
 pub const MAX_WORD: usize = 4096;
@@ -32,7 +33,7 @@ pub const MAX_SIZE: u64 = 1 << 40;
 /// The label of an ext4 has this many bytes.
 const MAX_LABEL: usize = 16;
 
-/// When everything in an image was made, unless somebody says otherwise: 2026-01-01.
+/// Default time of all files in an image: 2026-01-01.
 const EPOCH: u32 = 1_767_225_600;
 
 /// The only kind there is.
@@ -86,7 +87,7 @@ pub enum Builder {
 pub struct Tiny {
     pub kernel: Kernel,
     pub busybox: Source,
-    /// Modules of the kernel, with all that they need; what is built in is no file and not missed.
+    /// Kernel modules, with their dependencies; built-in modules are accepted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<String>,
     /// A script that begins with `#!/bin/busybox sh`, instead of the one that hoist has.
@@ -126,8 +127,8 @@ pub(crate) const MIRRORS: [&str; 3] = ["http://", "https://", "file:///"];
 pub struct Debian {
     /// `bookworm`, `trixie`.
     pub suite: String,
-    /// The one that apt of the building machine uses, or else Debian's own; one of snapshot.debian.org
-    /// stays what it is.
+    /// The mirror; by default that of the building machine's apt, or else Debian's own. A mirror of
+    /// snapshot.debian.org never changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
     #[serde(default)]
@@ -140,7 +141,7 @@ pub struct Debian {
     pub run: Vec<Vec<String>>,
 }
 
-/// What a Debian begins with.
+/// The initial package set of a Debian.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Variant {
@@ -162,7 +163,7 @@ impl Variant {
     }
 }
 
-/// A program of somebody else: the plug-in `hoist-action-NAME`, started in the directory to fill.
+/// An external program: the plug-in `hoist-action-NAME`, started in the directory to fill.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plugin {
@@ -177,13 +178,13 @@ pub struct Plugin {
 pub struct File {
     /// From the root of the image.
     pub path: String,
-    /// What is in it; this, or `file`.
+    /// The content; alternative to `file`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// A file that is copied; its path begins where the document is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// In octal; `0644` unless said otherwise.
+    /// In octal; `0644` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
 }
@@ -212,7 +213,7 @@ pub struct DiskOutput {
     pub fs: FsKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// What is made for booting it; all of them unless said otherwise.
+    /// The boot loaders to make; all of them by default.
     #[serde(default = "all_loaders")]
     pub loaders: Vec<Loader>,
 }
@@ -244,7 +245,7 @@ pub struct WholeDisk {
     /// What UEFI starts; BIOS starts GRUB.
     #[serde(default = "systemd_boot")]
     pub loader: Loader,
-    /// Of the volume that the firmware reads, with the kernel; 512 MiB unless said otherwise.
+    /// Size of the volume that the firmware reads, with the kernel; 512 MiB by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub esp_size: Option<Bytes>,
 }
@@ -274,8 +275,8 @@ impl Loader {
 }
 
 impl WholeDisk {
-    /// What must have been made for it. A unified kernel image by itself does not know its root, so
-    /// systemd-boot tells it.
+    /// The loaders this output requires. A unified kernel image does not know its root, so
+    /// systemd-boot must pass it.
     fn loaders(&self) -> Vec<Loader> {
         let mut loaders = Vec::new();
         if self.firmware.is_uefi() {
@@ -324,16 +325,17 @@ pub enum ReadError {
         "`{source_name}` has {bytes} bytes; at most {MAX_BYTES} are read, so put large contents into files of their own"
     )]
     TooLarge { source_name: String, bytes: usize },
-    #[error("{} thing(s) are wrong in the document", .0.len())]
+    #[error("the document has {} error(s)", .0.len())]
     Text(Vec<DocumentError>),
-    #[error("{} thing(s) are wrong in the image", .0.len())]
-    Faults(Vec<Fault>),
+    #[error("the image has {} error(s)", .0.len())]
+    Faults(Vec<Diagnostic>),
 }
 
 /// Reads a document, or a spec by itself, which is then called `fallback`.
 pub fn read(source: &str, text: &[u8], fallback: &str) -> Result<Image, ReadError> {
     if text.len() > MAX_BYTES {
-        let (source_name, bytes) = (source.to_owned(), text.len());
+        let source_name = source.to_owned();
+        let bytes = text.len();
         return Err(ReadError::TooLarge { source_name, bytes });
     }
     let any: Map<String, Value> = read_one(source, text).map_err(ReadError::Text)?;
@@ -343,7 +345,7 @@ pub fn read(source: &str, text: &[u8], fallback: &str) -> Result<Image, ReadErro
         let spec = read_one(source, text).map_err(ReadError::Text)?;
         let name = fallback.parse().map_err(|error| {
             let hint = "write it as a document with `api`, `kind`, `name` and `spec`";
-            ReadError::Faults(vec![Fault::new("name", format!("{error}")).hint(hint)])
+            ReadError::Faults(vec![Diagnostic::new("name", format!("{error}")).hint(hint)])
         })?;
         Image { api: API.to_owned(), kind: KIND.to_owned(), name, spec }
     };
@@ -362,18 +364,20 @@ impl Image {
         self.spec.epoch.or(variable).unwrap_or(EPOCH)
     }
 
-    fn check(&self) -> Vec<Fault> {
+    fn check(&self) -> Vec<Diagnostic> {
         let mut faults = Vec::new();
         if self.api != API {
-            faults.push(Fault::new("api", unknown(&self.api)).hint(format!("write `api: {API}`")));
+            faults.push(
+                Diagnostic::new("api", unknown(&self.api)).hint(format!("write `api: {API}`")),
+            );
         }
         if self.kind != KIND {
             let hint = format!("write `kind: {KIND}`");
-            faults.push(Fault::new("kind", unknown(&self.kind)).hint(hint));
+            faults.push(Diagnostic::new("kind", unknown(&self.kind)).hint(hint));
         }
         if self.name.len() > MAX_NAME {
-            let what = format!("it has more than {MAX_NAME} characters");
-            faults.push(Fault::new("name", what));
+            let what = format!("the name has more than {MAX_NAME} characters");
+            faults.push(Diagnostic::new("name", what));
         }
         check_builder(&self.spec.builder, &mut faults);
         check_files(&self.spec.files, &mut faults);
@@ -384,24 +388,24 @@ impl Image {
 }
 
 fn unknown(word: &str) -> String {
-    format!("this is `{word}`, which I do not know")
+    format!("`{word}` is not supported")
 }
 
-fn check_builder(builder: &Builder, faults: &mut Vec<Fault>) {
+fn check_builder(builder: &Builder, faults: &mut Vec<Diagnostic>) {
     match builder {
         Builder::Tiny(tiny) => check_tiny(tiny, faults),
         Builder::Debian(debian) => check_debian(debian, faults),
         Builder::Plugin(plugin) => {
             if !hoist_engine::plugin::is_name(&plugin.name) {
-                let what = format!("`{}` is no name of a plug-in", plugin.name);
-                let hint = "it is what follows `hoist-action-` in the name of its file";
-                faults.push(Fault::new("builder.plugin.name", what).hint(hint));
+                let what = format!("`{}` is not a plug-in name", plugin.name);
+                let hint = "use the part of its file name after `hoist-action-`";
+                faults.push(Diagnostic::new("builder.plugin.name", what).hint(hint));
             }
         }
     }
 }
 
-fn check_tiny(tiny: &Tiny, faults: &mut Vec<Fault>) {
+fn check_tiny(tiny: &Tiny, faults: &mut Vec<Diagnostic>) {
     let at = "builder.tiny.kernel";
     match &tiny.kernel {
         Kernel { package: Some(package), file: None, modules: None } => {
@@ -409,7 +413,7 @@ fn check_tiny(tiny: &Tiny, faults: &mut Vec<Fault>) {
         }
         Kernel { package: None, file: Some(_), .. } => {}
         _ => faults.push(
-            Fault::new(at, "it is neither a package nor a file")
+            Diagnostic::new(at, "names neither a package nor a file")
                 .hint("write `{package: NAME}`, or `{file: PATH, modules: DIRECTORY}`"),
         ),
     }
@@ -420,25 +424,25 @@ fn check_tiny(tiny: &Tiny, faults: &mut Vec<Fault>) {
     for (number, module) in tiny.modules.iter().enumerate() {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if module.is_empty() || module.len() > MAX_NAME || !module.chars().all(is_name) {
-            let what = format!("`{module}` is no name of a module");
-            faults.push(Fault::new(format!("builder.tiny.modules[{number}]"), what));
+            let what = format!("`{module}` is not a module name");
+            faults.push(Diagnostic::new(format!("builder.tiny.modules[{number}]"), what));
         }
     }
     if tiny.init.as_ref().is_some_and(|init| !init.starts_with("#!/")) {
-        let hint = "begin it with `#!/bin/busybox sh`";
-        faults.push(Fault::new("builder.tiny.init", "it is no script").hint(hint));
+        let hint = "begin with `#!/bin/busybox sh`";
+        faults.push(Diagnostic::new("builder.tiny.init", "not a script").hint(hint));
     }
 }
 
-fn check_debian(debian: &Debian, faults: &mut Vec<Fault>) {
+fn check_debian(debian: &Debian, faults: &mut Vec<Diagnostic>) {
     check_package(&debian.suite, "builder.debian.suite", faults);
     if let Some(mirror) = &debian.mirror {
         let is_url = MIRRORS.iter().any(|way| mirror.starts_with(way));
         let is_word = mirror.len() <= MAX_WORD && mirror.bytes().all(|b| b.is_ascii_graphic());
         if !is_url || !is_word {
-            let what = format!("`{mirror}` is no URL of a mirror");
+            let what = format!("`{mirror}` is not a mirror URL");
             let hint = "write it like `http://deb.debian.org/debian`";
-            faults.push(Fault::new("builder.debian.mirror", what).hint(hint));
+            faults.push(Diagnostic::new("builder.debian.mirror", what).hint(hint));
         }
     }
     check_count("builder.debian.packages", debian.packages.len(), MAX_PACKAGES, faults);
@@ -450,40 +454,43 @@ fn check_debian(debian: &Debian, faults: &mut Vec<Fault>) {
         let at = format!("builder.debian.run[{number}]");
         check_count(&at, words.len(), MAX_WORDS, faults);
         if words.first().is_none_or(String::is_empty) {
-            faults.push(Fault::new(at, "no program is named"));
+            faults.push(Diagnostic::new(at, "names no program"));
         } else if words.iter().any(|word| word.contains('\0') || word.len() > MAX_WORD) {
-            let what = format!("a word has a zero in it, or more than {MAX_WORD} bytes");
-            faults.push(Fault::new(at, what));
+            let what = format!("an argument contains a zero byte or more than {MAX_WORD} bytes");
+            faults.push(Diagnostic::new(at, what));
         }
     }
 }
 
-/// What must not be taken for an option, or for several packages.
-fn check_package(name: &str, at: &str, faults: &mut Vec<Fault>) {
+/// Refuses names that could be taken for an option or for several packages.
+fn check_package(name: &str, at: &str, faults: &mut Vec<Diagnostic>) {
     let known = |c: char| c.is_ascii_alphanumeric() || "+-.:=~_".contains(c);
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !begins || name.len() > 128 || !name.chars().all(known) {
-        let what = format!("`{name}` is no name of Debian's");
-        faults.push(Fault::new(at, what).hint("write one name, and a version behind `=`"));
+        let what = format!("`{name}` is not a Debian name");
+        faults.push(Diagnostic::new(at, what).hint("write one name, and a version behind `=`"));
     }
 }
 
-fn check_files(files: &[File], faults: &mut Vec<Fault>) {
+fn check_files(files: &[File], faults: &mut Vec<Diagnostic>) {
     check_count("files", files.len(), MAX_FILES, faults);
     for (number, file) in files.iter().enumerate() {
         let at = |field: &str| format!("files[{number}]{field}");
         if parts(&file.path).is_none() {
-            let what = format!("`{}` is no path in the image", file.path);
-            let hint = "write it from the root on, without `.` and `..`";
-            faults.push(Fault::new(at(".path"), what).hint(hint));
+            let what = format!("`{}` is not an absolute path", file.path);
+            let hint = "write the path from the root, without `.` and `..`";
+            faults.push(Diagnostic::new(at(".path"), what).hint(hint));
         }
         if file.text.is_some() == file.file.is_some() {
             let hint = "write `text`, or `file` with a path beside the document";
-            faults.push(Fault::new(at(""), "nobody knows what is in it").hint(hint));
+            faults.push(
+                Diagnostic::new(at(""), "the content of the file is missing or ambiguous")
+                    .hint(hint),
+            );
         }
         if let Some(mode) = file.mode.as_deref().filter(|mode| parse_mode(mode).is_none()) {
-            let what = format!("`{mode}` is no mode");
-            faults.push(Fault::new(at(".mode"), what).hint("write it in octal, like `0644`"));
+            let what = format!("`{mode}` is not a file mode");
+            faults.push(Diagnostic::new(at(".mode"), what).hint("write it in octal, like `0644`"));
         }
     }
 }
@@ -501,26 +508,27 @@ pub(crate) fn parse_mode(mode: &str) -> Option<u32> {
     is_octal.then(|| u32::from_str_radix(mode, 8).ok()).flatten()
 }
 
-fn check_kernel_args(words: &[String], faults: &mut Vec<Fault>) {
+fn check_kernel_args(words: &[String], faults: &mut Vec<Diagnostic>) {
     check_count("kernel_args", words.len(), MAX_KERNEL_ARGS, faults);
     let bytes: usize = words.iter().map(|word| word.len() + 1).sum();
     if bytes > MAX_COMMAND_LINE {
-        let what = format!("they have {bytes} bytes together; the kernel takes {MAX_COMMAND_LINE}");
-        faults.push(Fault::new("kernel_args", what));
+        let what =
+            format!("the kernel arguments have {bytes} bytes; the limit is {MAX_COMMAND_LINE}");
+        faults.push(Diagnostic::new("kernel_args", what));
     }
     for (number, word) in words.iter().enumerate() {
         let is_word = !word.is_empty() && word.bytes().all(|b| b.is_ascii_graphic());
         if !is_word {
             let what = format!("`{word}` is not one word");
-            faults.push(Fault::new(format!("kernel_args[{number}]"), what));
+            faults.push(Diagnostic::new(format!("kernel_args[{number}]"), what));
         }
     }
 }
 
-fn check_outputs(outputs: &Outputs, faults: &mut Vec<Fault>) {
+fn check_outputs(outputs: &Outputs, faults: &mut Vec<Diagnostic>) {
     if outputs.disk.is_none() && outputs.live.is_none() && outputs.whole_disk.is_none() {
         let hint = "write `disk`, `live` or both";
-        faults.push(Fault::new("outputs", "nothing is wanted").hint(hint));
+        faults.push(Diagnostic::new("outputs", "no output is requested").hint(hint));
     }
     if let Some(whole) = &outputs.whole_disk {
         check_whole_disk(whole, outputs.disk.as_ref(), faults);
@@ -529,47 +537,48 @@ fn check_outputs(outputs: &Outputs, faults: &mut Vec<Fault>) {
     if disk.fs != FsKind::Ext4 {
         let name = serde_json::to_value(disk.fs).unwrap_or_default();
         let what = format!("images cannot be made as `{}`", name.as_str().unwrap_or_default());
-        faults.push(Fault::new("outputs.disk.fs", what).hint("write `ext4`, or leave it out"));
+        faults.push(Diagnostic::new("outputs.disk.fs", what).hint("write `ext4`, or leave it out"));
     }
     check_size(disk.size, "outputs.disk.size", faults);
     if let Some(label) = &disk.label {
         let is_label = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
         if label.is_empty() || label.len() > MAX_LABEL || !label.bytes().all(is_label) {
-            let what = format!("`{label}` is no label");
+            let what = format!("`{label}` is not a label");
             let hint = format!("write 1 to {MAX_LABEL} letters, digits and signs");
-            faults.push(Fault::new("outputs.disk.label", what).hint(hint));
+            faults.push(Diagnostic::new("outputs.disk.label", what).hint(hint));
         }
     }
 }
 
-fn check_size(size: Bytes, at: &str, faults: &mut Vec<Fault>) {
+fn check_size(size: Bytes, at: &str, faults: &mut Vec<Diagnostic>) {
     if !(MIN_SIZE..=MAX_SIZE).contains(&size.0) || !size.0.is_multiple_of(4096) {
-        let (least, most) = (Bytes(MIN_SIZE), Bytes(MAX_SIZE));
-        let hint = format!("write one of {least} to {most}, in steps of 4 KiB");
-        faults.push(Fault::new(at, format!("`{size}` cannot be its size")).hint(hint));
+        let least = Bytes(MIN_SIZE);
+        let most = Bytes(MAX_SIZE);
+        let hint = format!("write a size of {least} to {most}, in steps of 4 KiB");
+        faults.push(Diagnostic::new(at, format!("`{size}` is not a valid size")).hint(hint));
     }
 }
 
-fn check_whole_disk(whole: &WholeDisk, disk: Option<&DiskOutput>, faults: &mut Vec<Fault>) {
+fn check_whole_disk(whole: &WholeDisk, disk: Option<&DiskOutput>, faults: &mut Vec<Diagnostic>) {
     let at = "outputs.whole_disk";
     check_size(whole.size, &format!("{at}.size"), faults);
     let Some(disk) = disk else {
-        let hint = "write `disk`, too, with what boots it";
-        faults.push(Fault::new(at, "there is nothing to put on it").hint(hint));
+        let hint = "write `disk`, too, with its loaders";
+        faults.push(Diagnostic::new(at, "the disk has no content").hint(hint));
         return;
     };
     for loader in whole.loaders() {
         if !disk.loaders.contains(&loader) {
-            let what = format!("it needs the loader `{}`", loader.as_str());
+            let what = format!("needs the loader `{}`", loader.as_str());
             let hint = "name it in `outputs.disk.loaders`";
-            faults.push(Fault::new(at, what).hint(hint));
+            faults.push(Diagnostic::new(at, what).hint(hint));
         }
     }
 }
 
-fn check_count(at: &str, is: usize, most: usize, faults: &mut Vec<Fault>) {
+fn check_count(at: &str, is: usize, most: usize, faults: &mut Vec<Diagnostic>) {
     if is > most {
-        faults.push(Fault::new(at, format!("there are {is}; at most {most} are taken")));
+        faults.push(Diagnostic::new(at, format!("{is} entries; at most {most} are allowed")));
     }
 }
 

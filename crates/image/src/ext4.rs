@@ -1,9 +1,9 @@
-//! An ext4 from a directory, without mounting: `mke2fs -d`, and the times that it takes from the
-//! machine it runs on made those of the image.
+//! Makes an ext4 file system from a directory without mounting it: `mke2fs -d`, with the times of
+//! the building machine replaced by those of the image.
 //!
-//! mke2fs 1.47.0 keeps when each inode of the *directory* was changed, which nobody can set.
-//! So that the same tree gives the same bytes, these times are written over here, with the checksums
-//! of the inodes they are in.
+//! mke2fs 1.47.0 copies the change time of each inode of the *directory*, which cannot be set. So
+//! that the same tree gives the same bytes, this module overwrites these times and the checksums of
+//! their inodes.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ pub enum Ext4Error {
     Tool(#[from] ToolError),
     #[error("cannot write the file system")]
     Io(#[from] io::Error),
-    #[error("mke2fs made something that is no ext4 as I know it: {0}")]
+    #[error("mke2fs made an unsupported ext4: {0}")]
     Unknown(&'static str),
 }
 
@@ -42,7 +42,7 @@ impl Ext4<'_> {
         let mut command = if rustix::process::geteuid().is_root() {
             MKE2FS.command(self.epoch)?
         } else {
-            // In a namespace where the files of whoever called us are root's.
+            // In a namespace where the caller's files belong to root.
             let mut command = UNSHARE.command(self.epoch)?;
             command.arg("--map-root-user").arg(MKE2FS.find()?);
             command
@@ -117,20 +117,22 @@ impl Geometry {
     fn of(block: &[u8; 1024]) -> Result<Self, Ext4Error> {
         let unknown = |what| Err(Ext4Error::Unknown(what));
         if half(block, 0x38) != MAGIC {
-            return unknown("its magic number is another");
+            return unknown("wrong magic number");
         }
-        let (incompat, read_only) = (word(block, 0x60), word(block, 0x64));
+        let incompat = word(block, 0x60);
+        let read_only = word(block, 0x64);
         if incompat & INCOMPAT_64BIT == 0 || read_only & RO_METADATA_CSUM == 0 {
-            return unknown("it has no checksums");
+            return unknown("no checksums");
         }
         if incompat & INCOMPAT_CSUM_SEED != 0 {
-            return unknown("its checksums begin with a seed of their own");
+            return unknown("the checksums have a seed of their own");
         }
         let block_size = 1024_u64 << word(block, 0x18).min(6);
-        let (inodes, inodes_a_group) = (word(block, 0x00), word(block, 0x28));
+        let inodes = word(block, 0x00);
+        let inodes_a_group = word(block, 0x28);
         let inode_size = usize::from(half(block, 0x58));
         if inodes_a_group == 0 || inode_size < 0xa0 {
-            return unknown("its sizes are impossible");
+            return unknown("impossible sizes");
         }
         Ok(Self {
             block: block_size,
@@ -147,7 +149,8 @@ impl Geometry {
         let mut descriptor = [0; 64];
         let at = self.descriptors + u64::from(group) * self.descriptor_size;
         file.read_exact_at(&mut descriptor, at)?;
-        let (low, high) = (word(&descriptor, 0x08), word(&descriptor, 0x28));
+        let low = word(&descriptor, 0x08);
+        let high = word(&descriptor, 0x28);
         Ok((u64::from(high) << 32 | u64::from(low)) * self.block)
     }
 

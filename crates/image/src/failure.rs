@@ -1,9 +1,9 @@
-//! Why a command did not do what it should, and which exit code says so.
+//! Failures of the commands and the exit code of each.
 
-use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
+use hoist_diagnostic::chain;
 use hoist_image::build::BuildError;
 use hoist_image::document::ReadError;
 use hoist_model::Exit;
@@ -28,7 +28,7 @@ impl Failure {
             Self::Read { .. } | Self::Document(_) | Self::Epoch(_) => Exit::Usage,
             Self::Build(BuildError::Occupied(_) | BuildError::Future(_)) => Exit::Refused,
             Self::Build(BuildError::Locked(_)) => Exit::Locked,
-            // Whoever reads the output has enough of it.
+            // The reader closed the pipe because it needs no more output.
             Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             Self::Build(_) | Self::Print(_) => Exit::Failed,
         }
@@ -38,13 +38,7 @@ impl Failure {
         if self.exit() == Exit::Done {
             return;
         }
-        let mut text = self.to_string();
-        let mut source = self.source();
-        while let Some(error) = source {
-            text = format!("{text}: {error}");
-            source = error.source();
-        }
-        eprintln!("error: {text}");
+        eprintln!("error: {}", chain(self));
         match self {
             Self::Document(ReadError::Text(found)) => print_each(found),
             Self::Document(ReadError::Faults(found)) => print_each(found),

@@ -54,9 +54,9 @@ pub enum LoaderError {
     Missing { path: PathBuf, package: &'static str },
     #[error("`{}` cannot become a part of a unified kernel image: {why}", path.display())]
     Part { path: PathBuf, why: String },
-    #[error("systemd's stub cannot be used")]
+    #[error("cannot use systemd's stub")]
     Stub(#[from] PeError),
-    #[error("cannot write what boots the image")]
+    #[error("cannot write the boot loaders")]
     Io(#[from] io::Error),
 }
 
@@ -82,7 +82,8 @@ pub(crate) fn uki(
 ) -> Result<(), LoaderError> {
     let stub = fs_err::read(stub()?)?;
     let words = words.join(" ");
-    let (kernel, initrd) = (part(kernel)?, initrd.map(part).transpose()?);
+    let kernel = part(kernel)?;
+    let initrd = initrd.map(part).transpose()?;
     let mut sections = vec![(".cmdline", words.as_bytes())];
     if let Some(initrd) = &initrd {
         sections.push((".initrd", initrd));
@@ -95,7 +96,7 @@ pub(crate) fn uki(
 fn part(path: &Path) -> Result<Vec<u8>, LoaderError> {
     let length = fs_err::metadata(path)?.len();
     if length > MAX_PART {
-        let why = format!("it has {length} bytes, and {MAX_PART} are the most");
+        let why = format!("{length} bytes, more than the limit of {MAX_PART}");
         return Err(LoaderError::Part { path: path.to_owned(), why });
     }
     Ok(fs_err::read(path)?)
@@ -132,7 +133,7 @@ impl Platform {
     }
 }
 
-/// GRUB in one file, for a platform. `work` is a directory for what is needed on the way.
+/// Makes GRUB as one file for a platform. `work` is a directory for temporary files.
 pub(crate) fn grub(
     platform: Platform,
     to: &Path,
@@ -149,7 +150,7 @@ pub(crate) fn grub(
     Ok(tool::run(&mut command, &work.join("grub.log"))?)
 }
 
-/// What the BIOS loads from the first sector.
+/// The boot sector that the BIOS loads.
 pub(crate) fn grub_boot() -> Result<PathBuf, LoaderError> {
     of_package(grub_directory(Platform::Bios)?.join("boot.img"), Platform::Bios.package())
 }
@@ -160,7 +161,7 @@ fn grub_directory(platform: Platform) -> Result<PathBuf, LoaderError> {
     Ok(directory)
 }
 
-/// What is missing on this machine for these loaders, before anything is built.
+/// Checks that this machine has the packages of these loaders, before anything is built.
 pub(crate) fn check(loaders: &[crate::document::Loader]) -> Result<(), LoaderError> {
     use crate::document::Loader;
     for loader in loaders {

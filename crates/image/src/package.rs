@@ -35,7 +35,8 @@ pub(crate) fn fetch(
     let place = directory.join(name);
     let fetched = directory.join(format!("{name}.deb"));
     fs_err::create_dir_all(&fetched).map_err(wrong)?;
-    // Whoever we are: it needs no rights, and then cannot use its own user.
+    // For every caller: the download needs no rights, and apt cannot switch to its own user without
+    // them.
     let mut download = APT_GET.command(epoch)?;
     download.args(["-qq", "-o", "APT::Sandbox::User=root", "download", "--", name]);
     tool::run(download.current_dir(&fetched), log)?;
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_names_a_kernel_leads_to_it() {
+    fn meta_package_leads_to_its_kernel() {
         let meta = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-54-cloud-amd64\n";
         assert_eq!(first_image(meta), Some("linux-image-6.1.0-54-cloud-amd64"));
         let real =

@@ -1,5 +1,6 @@
-//! Unified kernel images: systemd's stub, with the kernel, its words and its initial RAM disk as
-//! further sections of the same EFI program. Only what that takes of the PE format is known here.
+//! Unified kernel images: systemd's stub, with the kernel, its arguments and its initial RAM disk
+//! as further sections of the same EFI program. Only the necessary part of the PE format belongs
+//! here.
 
 /// How large a section begins in memory.
 const PAGE: u32 = 4096;
@@ -15,15 +16,15 @@ const SECTION_HEADER: usize = 40;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeError {
-    #[error("this is no EFI program for 64-bit machines")]
+    #[error("the stub is not an EFI program for 64-bit machines")]
     NoProgram,
-    #[error("the headers have no room for {0} more sections; use another stub")]
+    #[error("the stub has no room for {0} more section headers; use another stub")]
     NoRoom(usize),
-    #[error("the program becomes larger than 2 GiB")]
+    #[error("the unified kernel image becomes larger than 2 GiB")]
     TooLarge,
 }
 
-/// A section to add: a name of at most eight bytes, and what is in it.
+/// A section to add: a name of at most eight bytes, and its content.
 pub(crate) type Section<'a> = (&'a str, &'a [u8]);
 
 /// The program with these sections behind its own. The same input gives the same bytes.
@@ -64,7 +65,7 @@ pub(crate) fn append(program: &[u8], sections: &[Section<'_>]) -> Result<Vec<u8>
     let count = u16::try_from(count).ok().filter(|count| *count <= MAX_SECTIONS);
     let count = count.ok_or(PeError::NoRoom(sections.len()))?;
     file[layout.coff + 2..layout.coff + 4].copy_from_slice(&count.to_le_bytes());
-    // No symbols, and no checksum, which firmware does not look at.
+    // No symbols, and no checksum, which firmware ignores.
     put(&mut file, layout.coff + 8, 0);
     put(&mut file, layout.coff + 12, 0);
     put(&mut file, layout.optional + 64, 0);
@@ -113,10 +114,14 @@ impl Layout {
         if !is_unit(memory_unit) || !is_unit(file_unit) || headers > program.len() {
             return Err(no);
         }
-        let (mut end, mut memory_end) = (headers, 0);
+        let mut end = headers;
+        let mut memory_end = 0;
         for at in (0..count).map(|index| sections + index * SECTION_HEADER) {
             let field = |offset: usize| number(program, at + offset);
-            let (size, address, stored, place) = (field(8)?, field(12)?, field(16)?, field(20)?);
+            let size = field(8)?;
+            let address = field(12)?;
+            let stored = field(16)?;
+            let place = field(20)?;
             let stop = place.checked_add(stored).ok_or(no.clone())?;
             end = end.max(stop as usize);
             memory_end = memory_end.max(address.checked_add(size).ok_or(no.clone())?);
@@ -169,7 +174,8 @@ mod tests {
 
     #[test]
     fn other_programs_read_the_sections_that_were_added() {
-        let (words, kernel) = (b"console=ttyS0 quiet".to_vec(), vec![0x5a; 100_001]);
+        let words = b"console=ttyS0 quiet".to_vec();
+        let kernel = vec![0x5a; 100_001];
         let stub = stub();
         let made = append(&stub, &[(".cmdline", &words), (".linux", &kernel)]).unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -185,7 +191,7 @@ mod tests {
         assert!(output.status.success(), "{output:?}");
         assert_eq!(&fs_err::read(path("cmdline")).unwrap()[..words.len()], words);
         assert_eq!(&fs_err::read(path("linux")).unwrap()[..kernel.len()], kernel);
-        // What was there is still where it was, but for what the headers say of the whole.
+        // The content of the stub keeps its place; only the fields about the whole file change.
         let headers = Layout::of(&stub).unwrap();
         assert_eq!(made[headers.headers..headers.end], stub[headers.headers..headers.end]);
         assert!(Layout::of(&made).unwrap().memory_end > headers.memory_end);

@@ -12,13 +12,13 @@ const LONGEST: Duration = Duration::from_hours(2);
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How much of what it said a failure tells.
+/// Length of the program's output in an error.
 const LAST_WORDS: u64 = 2048;
 
-/// Looked at besides `PATH`, which has them not for everybody.
+/// Searched besides `PATH`, which lacks them for ordinary users.
 const ALSO: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// What a program may know of whoever called us: how the network is reached, and nothing else.
+/// The only variables of the caller that a program gets: the network proxies.
 const PASSED_ON: [&str; 6] =
     ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
@@ -44,11 +44,11 @@ pub(crate) const UNSHARE: Tool = Tool { program: "unshare", package: "util-linux
 pub enum ToolError {
     #[error("`{program}` is not installed; install the package `{package}`")]
     Missing { program: &'static str, package: &'static str },
-    #[error("`{program}` cannot be run")]
+    #[error("cannot run `{program}`")]
     Run { program: String, source: io::Error },
-    #[error("`{program}` ended with {status}: {said}")]
+    #[error("`{program}` failed with {status}: {said}")]
     Failed { program: String, status: ExitStatus, said: String },
-    #[error("`{program}` was not done after {LONGEST:?} and was ended; look why it hangs")]
+    #[error("`{program}` did not finish within {LONGEST:?} and was killed")]
     Hung { program: String },
 }
 
@@ -74,7 +74,7 @@ impl Tool {
 fn settle(command: &mut Command, epoch: u32) {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(ALSO.map(PathBuf::from));
-    // What was split can be joined.
+    // Joining the parts of a split `PATH` cannot fail.
     let path = std::env::join_paths(places).unwrap_or(path);
     command.env_clear().env("PATH", path).env("HOME", "/");
     command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("DEBIAN_FRONTEND", "noninteractive");
@@ -88,13 +88,14 @@ fn settle(command: &mut Command, epoch: u32) {
     }
 }
 
-/// Runs it to its end. What it says is in `log` and, when it fails, at the end of the error.
+/// Runs a program to its end. Its output goes to `log` and, on failure, its end into the error.
 pub(crate) fn run(command: &mut Command, log: &Path) -> Result<(), ToolError> {
     let program = name(command.get_program());
     let wrong = |source| ToolError::Run { program: program.clone(), source };
     let open = || File::options().create(true).truncate(true).read(true).write(true).open(log);
     let mut said = open().map_err(wrong)?;
-    let (out, err) = (said.try_clone().map_err(wrong)?, said.try_clone().map_err(wrong)?);
+    let out = said.try_clone().map_err(wrong)?;
+    let err = said.try_clone().map_err(wrong)?;
     let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(wrong)?;
     let deadline = Instant::now() + LONGEST;
     let status = loop {
@@ -114,7 +115,7 @@ pub(crate) fn run(command: &mut Command, log: &Path) -> Result<(), ToolError> {
     Err(ToolError::Failed { program, status, said })
 }
 
-/// What a program prints that only looks something up on this machine.
+/// The output of a program that only reads this machine.
 pub(crate) fn ask(command: &mut Command) -> Result<String, ToolError> {
     let program = name(command.get_program());
     let output = match command.stdin(Stdio::null()).output() {

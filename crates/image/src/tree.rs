@@ -1,7 +1,7 @@
 //! The directory that becomes the root of an image.
 //!
-//! What is put in is put below it whatever links lie on the way: they are followed as the installed
-//! system would follow them.
+//! Files are always put below it, whatever links are on the path: links are resolved as in the
+//! installed system.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -45,7 +45,8 @@ impl Tree {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };
-        let (user, group) = (rustix::fs::Uid::ROOT, rustix::fs::Gid::ROOT);
+        let user = rustix::fs::Uid::ROOT;
+        let group = rustix::fs::Gid::ROOT;
         Ok(rustix::fs::fchown(directory, Some(user), Some(group))?)
     }
 
@@ -107,7 +108,7 @@ impl Tree {
 
     /// Makes nothing in it newer than `epoch`. Must be the last that happens to it.
     pub(crate) fn settle(&self, epoch: u32) -> io::Result<()> {
-        // A directory changes when something in it does; so what is in it comes first.
+        // Changing an entry changes its directory, so entries come before their directory.
         for path in entries(&self.root)?.iter().rev() {
             let about = rustix::fs::lstat(path)?;
             let seconds = about.st_mtime.min(epoch.into());
@@ -148,7 +149,7 @@ impl Tree {
                 Err(Errno::NOENT) => {
                     let above = self.resolve(&names[..length - 1].join("/"), OFlags::DIRECTORY)?;
                     rustix::fs::mkdirat(&above, names[length - 1], Mode::from_raw_mode(0o755))?;
-                    // Whatever the mask of whoever called us is.
+                    // Independent of the caller's mask.
                     let made = self.resolve(&path, OFlags::DIRECTORY)?;
                     rustix::fs::fchmod(made, Mode::from_raw_mode(0o755))?;
                 }
@@ -176,8 +177,8 @@ fn names(path: &str) -> Vec<&str> {
     path.split('/').filter(|name| !name.is_empty()).collect()
 }
 
-/// Everything below a directory and the directory itself, in an order that depends on names only;
-/// what is above comes first.
+/// The directory and everything below it, in an order that depends on names only; a directory comes
+/// before its entries.
 pub(crate) fn entries(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![root.to_owned()];
     let mut next = 0;
@@ -190,7 +191,7 @@ pub(crate) fn entries(root: &Path) -> io::Result<Vec<PathBuf>> {
             found.push(entry?.path());
         }
         if found.len() > MAX_ENTRIES {
-            return Err(io::Error::other(format!("there are more than {MAX_ENTRIES} files")));
+            return Err(io::Error::other(format!("the tree has more than {MAX_ENTRIES} files")));
         }
     }
     found.sort_unstable_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_newer_than_it_may_be_and_what_is_older_stays() {
+    fn change_times_are_capped_and_older_ones_stay() {
         let (_dir, tree) = tree();
         tree.file("/a/b/new", b"", 0o644).unwrap();
         tree.file("/a/old", b"", 0o644).unwrap();

@@ -1,5 +1,5 @@
-//! A whole disk as a file: the document that a node would be provisioned with is carried out on a
-//! machine whose only disk is that file. What partitions and boots it is what does so on nodes.
+//! A whole disk as a file: the document for provisioning a node is carried out on a machine whose
+//! only disk is that file. Partitioning and boot loaders are the same as on nodes.
 
 use std::fs::File;
 use std::io;
@@ -7,18 +7,23 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hoist_provision::device::gap::{Gap, GapError};
-use hoist_provision::device::probe::Machine;
-use hoist_provision::diagnostic::Diagnostic;
+use hoist_device::RunInputs;
+use hoist_device::apply::{self, ApplyError, Listener};
+use hoist_device::images::Progress;
+use hoist_device::metadata_area::MetadataAreaError;
+use hoist_device::observe::observe;
+use hoist_device::probe::Machine;
+use hoist_provision::diagnostic::ProvisionDiagnostic;
+use hoist_provision::digest::Digest;
 use hoist_provision::document::{API, Id, read};
-use hoist_provision::images::{Digest, Progress};
-use hoist_provision::pipeline::{self, ApplyError, Given, Listener, decide, look};
+use hoist_provision::metadata_area::MetadataArea;
+use hoist_provision::plan::decide;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::document::{Loader, WholeDisk};
 
-/// What the disk is called, and known by.
+/// Name and serial number of the disk.
 const DISK: &str = "disk";
 const SERIAL: &str = "hoist-image";
 
@@ -29,11 +34,11 @@ const SECTOR: u32 = 512;
 #[non_exhaustive]
 pub enum WholeDiskError {
     #[error("outputs.whole_disk: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Refused(Vec<Diagnostic>),
-    #[error("outputs.whole_disk: the disk cannot be written")]
+    Refused(Vec<ProvisionDiagnostic>),
+    #[error("outputs.whole_disk: cannot write the disk")]
     Apply(#[from] ApplyError),
     #[error(transparent)]
-    Gap(#[from] GapError),
+    Gap(#[from] MetadataAreaError),
     #[error("cannot write the disk")]
     Io(#[from] io::Error),
 }
@@ -64,10 +69,11 @@ pub(crate) fn make(
     let file = machine(&place, wanted.size.0)?;
     let text = document(wanted, parts, kernel_args, txn)?.to_string();
     let document = read("image", text.as_bytes()).map_err(WholeDiskError::Refused)?;
-    let (machine, given) = (Machine::at(&place), Given::default());
-    let seen = look(&document, &machine, &given);
+    let machine = Machine::at(&place);
+    let given = RunInputs::default();
+    let seen = observe(&document, &machine, &given);
     let decision = decide(&document, &seen).map_err(WholeDiskError::Refused)?;
-    pipeline::apply(&document, &decision, &machine, &given, None, Arc::new(Quiet))?;
+    apply::apply(&document, &decision, &machine, &given, None, Arc::new(Quiet))?;
     forget(&file)?;
     Ok(file)
 }
@@ -142,13 +148,13 @@ fn fetched(path: &Path) -> io::Result<Value> {
 
 fn url(path: &Path) -> io::Result<String> {
     let path = fs_err::canonicalize(path)?;
-    let text = path.to_str().ok_or_else(|| io::Error::other("its path is no text"))?;
+    let text = path.to_str().ok_or_else(|| io::Error::other("the path is not UTF-8"))?;
     Ok(format!("file://{text}"))
 }
 
 /// Who made the disk and when is of no use to those who copy it, and would differ every time.
 fn forget(file: &Path) -> Result<(), WholeDiskError> {
-    let gap = Gap::before(None)?.range();
+    let gap = MetadataArea::before(None).map_err(MetadataAreaError::from)?.range();
     let file = File::options().write(true).open(file)?;
     let zeros = vec![0; 64 * 1024];
     for at in gap.clone().step_by(zeros.len()) {
@@ -158,7 +164,7 @@ fn forget(file: &Path) -> Result<(), WholeDiskError> {
     Ok(file.sync_all()?)
 }
 
-/// The stages of an image are told elsewhere.
+/// The stages of an image are reported elsewhere.
 struct Quiet;
 
 impl Listener for Quiet {

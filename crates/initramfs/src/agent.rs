@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use crate::modules::{Chosen, Modules, ModulesError};
+use crate::cpio;
+use crate::modules::{Modules, ModulesError, SelectedModules};
 use crate::programs::{self, ProgramError};
 use crate::{Tree, TreeError, pack};
 
-/// What goes into an image.
+/// The content of an image.
 #[derive(Debug)]
 pub struct Recipe {
     /// The program `hoist-agent`.
@@ -25,15 +26,14 @@ pub struct Recipe {
     pub authority: Option<Vec<u8>>,
     /// Archives that are put behind the image as they are.
     pub archives: Vec<PathBuf>,
-    /// How hard it is tried to make it small.
+    /// Compression level.
     pub level: i32,
 }
 
 /// An image is made once and fetched by every node; above this the kernel cannot unpack it.
 pub const SMALLEST: i32 = 19;
 
-/// What a machine needs to reach its disks and its network. Those that a kernel does not have are
-/// not missed.
+/// Drivers of disks and networks. Drivers that a kernel lacks are skipped.
 pub const DRIVERS: [&str; 50] = [
     // Disks.
     "nvme",
@@ -81,18 +81,19 @@ pub const DRIVERS: [&str; 50] = [
     "virtio_mmio",
     "virtio_rng",
     "hv_vmbus",
-    // What is read and written without a disk of its own.
+    // File systems without a disk of their own.
     "efivarfs",
     "vfat",
     "nls_cp437",
     "nls_ascii",
-    // What files are put into; its checksums are found by the kernel, not by what it needs.
+    // The file system that files are written to; the kernel loads its checksums by name, so they
+    // are no dependency.
     "ext4",
     "crc32c_generic",
     "crc32c_intel",
 ];
 
-/// Drivers that only some layouts need, in words for people.
+/// Drivers that only some layouts need, with their descriptions.
 pub const EXTRAS: [(&str, &[&str]); 4] = [
     ("md", &["md_mod", "raid0", "raid1", "raid10", "raid456"]),
     ("dm", &["dm_mod", "dm_snapshot", "dm_mirror", "dm_thin_pool"]),
@@ -133,12 +134,10 @@ pub enum ImageError {
     Tree(#[from] TreeError),
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error(
-        "`{0}` is no archive that a kernel unpacks; make it with `cpio -H newc`, packed or not"
-    )]
+    #[error("`{0}` is not an initramfs archive; make it with `cpio -H newc`, compressed or not")]
     NoArchive(PathBuf),
     #[error(
-        "the authority has no certificate in it; name a file that begins with `-----BEGIN CERTIFICATE-----`"
+        "the authority contains no certificate; name a file that begins with `-----BEGIN CERTIFICATE-----`"
     )]
     NoAuthority,
 }
@@ -146,14 +145,14 @@ pub enum ImageError {
 /// Where the agent looks for the authority of its controllers.
 pub const AUTHORITY: &str = "etc/hoist/ca.pem";
 
-/// What tools do differently without their settings.
+/// Settings files without which tools behave differently.
 const SETTINGS: [(&str, &str); 1] = [("mke2fs", "/etc/mke2fs.conf")];
 
-/// Directories that something is mounted on, or that programs expect.
+/// Mount points and directories that programs expect.
 const PLACES: [&str; 8] = ["dev", "etc", "proc", "root", "run", "sys", "tmp", "var"];
 
-/// How archives begin: not packed, with zstd, gzip and xz.
-const ARCHIVES: [&[u8]; 4] = [b"070701", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"\xfd7zXZ"];
+/// Magic bytes of archives: not packed, with zstd, gzip and xz.
+const ARCHIVES: [&[u8]; 4] = [cpio::MAGIC, b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"\xfd7zXZ"];
 
 /// The words in `--with` as drivers; a word that is none is a driver itself.
 pub fn drivers(word: &str) -> Vec<String> {
@@ -218,8 +217,8 @@ pub fn build(recipe: &Recipe) -> Result<Image, ImageError> {
     Ok(image)
 }
 
-/// What was asked for by name must be somewhere.
-fn choose(modules: &Modules, recipe: &Recipe) -> Result<Chosen, ImageError> {
+/// Modules requested by name must exist.
+fn choose(modules: &Modules, recipe: &Recipe) -> Result<SelectedModules, ImageError> {
     let more = recipe.more_modules.iter().map(String::as_str);
     let mut chosen = modules.choose(DRIVERS.into_iter().chain(more))?;
     chosen

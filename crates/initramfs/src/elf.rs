@@ -1,15 +1,15 @@
-//! As much of ELF as it takes to see what a program or a module needs: 64 bits, little-endian, which
-//! is what all machines have that hoist knows.
+//! The part of ELF that names the dependencies of a program or a module: 64 bits, little-endian, as
+//! on all machines that hoist supports.
 
 use std::ops::Range;
 
-/// What is wrong with a file. Whoever reads it knows which one it is.
+/// Errors of an ELF file. The caller names the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElfError {
-    #[error("it is no 64-bit little-endian ELF file")]
+    #[error("not a 64-bit little-endian ELF file")]
     Kind,
-    #[error("it is damaged, or cut off")]
+    #[error("the ELF file is damaged or truncated")]
     Damaged,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Elf<'a> {
     bytes: &'a [u8],
 }
 
-/// What a program needs to run.
+/// The dependencies of a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub(crate) interpreter: Option<String>,
@@ -66,7 +66,9 @@ impl<'a> Elf<'a> {
 
     /// The content of the section with this name.
     pub(crate) fn section(&self, name: &str) -> Result<Option<&'a [u8]>, ElfError> {
-        let (table, entry, count) = (self.size(40, 8)?, self.size(58, 2)?, self.size(60, 2)?);
+        let table = self.size(40, 8)?;
+        let entry = self.size(58, 2)?;
+        let count = self.size(60, 2)?;
         let header = |number: usize| {
             let at = number.checked_mul(entry).and_then(|offset| offset.checked_add(table));
             let at = at.ok_or(ElfError::Damaged)?;
@@ -87,7 +89,9 @@ impl<'a> Elf<'a> {
     }
 
     fn segments(&self) -> Result<Vec<Segment>, ElfError> {
-        let (table, entry, count) = (self.size(32, 8)?, self.size(54, 2)?, self.size(56, 2)?);
+        let table = self.size(32, 8)?;
+        let entry = self.size(54, 2)?;
+        let count = self.size(56, 2)?;
         let segment = |number: usize| {
             let at = number.checked_mul(entry).and_then(|offset| offset.checked_add(table));
             let at = at.ok_or(ElfError::Damaged)?;

@@ -1,14 +1,16 @@
-//! Initial RAM disks: archives that a kernel unpacks before anything else runs, and what belongs into
-//! them. The same input gives the same bytes.
+//! Initial RAM disks: archives that a kernel unpacks before anything else runs, and their content.
+//! The same input gives the same bytes.
 //!
-//! * [`Tree`] is what the archive holds; [`Tree::archive`] writes it as the kernel reads it.
-//! * [`modules`] finds drivers and what they need, in a kernel that nobody has installed.
+//! * [`Tree`] is the content of an archive; [`Tree::archive`] writes it in the kernel's format.
+//! * [`cpio`] is that format, also for archives that do not fit into memory.
+//! * [`modules`] finds drivers and their dependencies in a kernel that is not installed.
 //! * [`programs`] finds the shared libraries of programs.
-//! * [`agent`] puts the image together that provisions machines.
+//! * [`agent`] assembles the image of the provisioning agent.
 //!
 //! Must never know: nodes, HTTP, the store.
 
 pub mod agent;
+pub mod cpio;
 mod elf;
 pub mod modules;
 pub mod programs;

@@ -1,5 +1,5 @@
-//! Drivers of a kernel that was unpacked and not installed: nobody has run `depmod`, so what a module
-//! needs and which hardware it is for is read from the modules themselves.
+//! Drivers of a kernel that was unpacked and not installed: `depmod` has not run, so dependencies
+//! and supported hardware are read from the modules themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,9 +21,9 @@ pub struct Modules {
     built_in: BTreeSet<String>,
 }
 
-/// Modules with what they need, each after what it needs.
+/// Modules with their dependencies, each after those it needs.
 #[derive(Debug, Default)]
-pub struct Chosen {
+pub struct SelectedModules {
     pub modules: Vec<Module>,
     /// Asked for, and part of the kernel itself.
     pub built_in: Vec<String>,
@@ -48,14 +48,14 @@ pub enum ModulesError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(
-        "`{0}` has no `modules.builtin`; name the directory of one kernel, as `lib/modules/6.1.0-9-amd64`"
+        "`{0}` has no `modules.builtin`; name the directory of one kernel, such as `lib/modules/6.1.0-9-amd64`"
     )]
     NoKernel(PathBuf),
     #[error("module `{path}`: {source}")]
     Elf { path: PathBuf, source: ElfError },
-    #[error("`{path}` cannot be unpacked: {reason}; `xz` must be installed")]
+    #[error("cannot unpack `{path}`: {reason}; check that `xz` is installed")]
     Unpack { path: PathBuf, reason: String },
-    #[error("module `{module}` needs `{missing}`, and this kernel does not have it")]
+    #[error("module `{module}` needs `{missing}`, which this kernel lacks")]
     Missing { module: String, missing: String },
 }
 
@@ -85,9 +85,10 @@ impl Modules {
     pub fn choose<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Chosen, ModulesError> {
-        let mut choosing = Choosing { modules: self, seen: BTreeMap::new(), order: Vec::new() };
-        let mut chosen = Chosen::default();
+    ) -> Result<SelectedModules, ModulesError> {
+        let mut choosing =
+            ModuleSelection { modules: self, seen: BTreeMap::new(), order: Vec::new() };
+        let mut chosen = SelectedModules::default();
         for name in names {
             let name = plain(name);
             if self.files.contains_key(&name) {
@@ -103,14 +104,14 @@ impl Modules {
     }
 }
 
-struct Choosing<'a> {
+struct ModuleSelection<'a> {
     modules: &'a Modules,
-    /// What each needs; those that are being looked at need nothing yet.
+    /// Dependencies of each module; empty while the module is being visited.
     seen: BTreeMap<String, Vec<String>>,
     order: Vec<Module>,
 }
 
-impl Choosing<'_> {
+impl ModuleSelection<'_> {
     fn take(&mut self, name: &str) -> Result<(), ModulesError> {
         if self.seen.contains_key(name) {
             return Ok(());
@@ -141,7 +142,8 @@ impl Choosing<'_> {
                 continue;
             }
             if !self.modules.files.contains_key(need) {
-                let (module, missing) = (name.to_owned(), need.clone());
+                let module = name.to_owned();
+                let missing = need.clone();
                 return Err(ModulesError::Missing { module, missing });
             }
             self.take(need)?;
@@ -166,7 +168,7 @@ fn soft(text: &str) -> Option<Vec<String>> {
     Some(pre.split_whitespace().map(plain).collect())
 }
 
-impl Chosen {
+impl SelectedModules {
     pub fn size(&self) -> u64 {
         self.modules.iter().map(|module| module.content.len() as u64).sum()
     }
@@ -175,7 +177,8 @@ impl Chosen {
     /// writes them.
     pub fn put(&self, tree: &mut Tree, release: &str) -> Result<(), TreeError> {
         let dir = format!("lib/modules/{release}");
-        let (mut needs, mut aliases) = (String::new(), String::new());
+        let mut needs = String::new();
+        let mut aliases = String::new();
         for module in &self.modules {
             tree.file(&format!("{dir}/{}.ko", module.name), module.content.clone())?;
             let nearest_first = module.needs.iter().rev().map(|need| format!(" {need}.ko"));
@@ -207,7 +210,7 @@ fn collect(
     files: &mut BTreeMap<String, PathBuf>,
 ) -> Result<(), ModulesError> {
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(io::Error::other(format!("`{}` is too deep", dir.display())).into());
+        return Err(io::Error::other(format!("`{}` is nested too deeply", dir.display())).into());
     };
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

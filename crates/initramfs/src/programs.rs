@@ -16,9 +16,9 @@ pub enum ProgramError {
     Io(#[from] io::Error),
     #[error("program `{path}`: {source}")]
     Elf { path: PathBuf, source: ElfError },
-    #[error("there is no program `{0}` here; install it, or leave it out")]
+    #[error("program `{0}` is not installed; install it, or leave it out")]
     NoProgram(String),
-    #[error("`{program}` needs the library `{library}`, and it is not here")]
+    #[error("`{program}` needs the library `{library}`, which is not installed")]
     NoLibrary { program: PathBuf, library: String },
     #[error(transparent)]
     Tree(#[from] TreeError),
@@ -49,8 +49,8 @@ pub fn find(name: &str) -> Result<PathBuf, ProgramError> {
         .ok_or_else(|| ProgramError::NoProgram(name.to_owned()))
 }
 
-/// Puts a program at a path, and what it needs where its loader looks. Gives how many bytes that
-/// added.
+/// Puts a program at a path and its libraries where its loader searches. Returns the number of
+/// added bytes.
 pub fn put(tree: &mut Tree, program: &Path, at: &str) -> Result<u64, ProgramError> {
     let content = fs::read(program)?;
     let mut added = content.len() as u64;
@@ -104,17 +104,17 @@ mod tests {
         let paths: Vec<&str> = tree.paths().collect();
         assert!(paths.contains(&"sbin/mke2fs") && paths.contains(&"lib/libc.so.6"), "{paths:?}");
         assert!(paths.iter().any(|path| path.contains("ld-linux")), "{paths:?}");
-        // A second program brings only itself and what is not there yet.
+        // A second program adds only itself and missing libraries.
         let more = put(&mut tree, &find("tune2fs").unwrap(), "/sbin/tune2fs").unwrap();
         assert!(more < added, "{more} {added}");
     }
 
     #[test]
-    fn what_is_not_here_is_named() {
+    fn missing_programs_are_named() {
         for name in ["", "no-such-program", "../bin/sh"] {
             let refused = find(name).unwrap_err().to_string();
             assert!(
-                refused.starts_with(&format!("there is no program `{name}` here")),
+                refused.starts_with(&format!("program `{name}` is not installed")),
                 "{refused}"
             );
         }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
-/// Everything that an archive will hold, by its path without a leading slash. Nobody's clock and
-/// nobody's order of files is in it.
+use crate::cpio::{self, END, Header};
+
+/// The content of an archive, by path without a leading slash. Independent of any clock and of the
+/// order of files on a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     entries: BTreeMap<String, Entry>,
@@ -15,28 +17,25 @@ pub enum Entry {
     Directory,
     File {
         content: Vec<u8>,
-        /// As `chmod` has it.
+        /// Permission bits.
         mode: u32,
     },
-    /// To this path.
+    /// A symbolic link to this path.
     Link(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
-    #[error("`{0}` is no path of an archive; name a place below its root, without `..`")]
+    #[error("`{0}` is not a path of an archive; name a path below its root, without `..`")]
     Path(String),
-    #[error("`{0}` is in the archive already, as something else")]
+    #[error("the archive already has a different entry at `{0}`")]
     Taken(String),
-    #[error("`{path}` has {size} bytes; an archive holds files of less than 4 GiB")]
+    #[error("`{path}` has {size} bytes; files of an archive must be smaller than 4 GiB")]
     TooLarge { path: String, size: usize },
 }
 
-const MAGIC: &[u8] = b"070701";
-const END: &str = "TRAILER!!!";
-
-/// The kernel reads no longer ones.
+/// Longest path that the kernel reads.
 const MAX_PATH: usize = 4096;
 
 const DIRECTORY: u32 = 0o040_755;
@@ -52,12 +51,12 @@ impl Tree {
         self.add(path, Entry::Directory)
     }
 
-    /// A file that may be read.
+    /// A readable file.
     pub fn file(&mut self, path: &str, content: Vec<u8>) -> Result<(), TreeError> {
         self.add(path, Entry::File { content, mode: 0o644 })
     }
 
-    /// A file that may be run.
+    /// An executable file.
     pub fn program(&mut self, path: &str, content: Vec<u8>) -> Result<(), TreeError> {
         self.add(path, Entry::File { content, mode: 0o755 })
     }
@@ -66,7 +65,7 @@ impl Tree {
         self.add(path, Entry::Link(to.to_owned()))
     }
 
-    /// Directories above it are added by themselves. What is there already may come again.
+    /// Adds an entry with its parent directories. Adding the same entry again is allowed.
     pub fn add(&mut self, path: &str, entry: Entry) -> Result<(), TreeError> {
         let path = path.strip_prefix('/').unwrap_or(path);
         let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
@@ -109,7 +108,7 @@ impl Tree {
         self.entries.values().map(size).sum()
     }
 
-    /// What is not in the other one, which is unpacked before it.
+    /// The entries that are missing in the other tree, which is unpacked first.
     #[must_use]
     pub fn without(mut self, other: &Self) -> Self {
         self.entries.retain(|path, _| !other.entries.contains_key(path));
@@ -123,21 +122,21 @@ impl Tree {
     /// The archive, not packed.
     pub fn archive(&self) -> Vec<u8> {
         let mut archive = Vec::new();
-        // In order, a directory comes before what is in it.
+        // In order, a directory comes before its entries.
         for (number, (path, entry)) in (1..).zip(&self.entries) {
             let (mode, content) = match entry {
                 Entry::Directory => (DIRECTORY, &[][..]),
                 Entry::File { content, mode } => (FILE | mode, &content[..]),
                 Entry::Link(to) => (LINK, to.as_bytes()),
             };
-            write(&mut archive, number, path, mode, content);
+            write(&mut archive, number, path, mode, content).expect("memory takes all bytes");
         }
-        write(&mut archive, 0, END, 0, &[]);
+        cpio::finish(&mut archive).expect("memory takes all bytes");
         archive
     }
 }
 
-/// An archive as a zstd frame, made as small as `level` tries to. Several can be put behind each other.
+/// Packs an archive as a zstd frame. Several frames can be concatenated.
 pub fn pack(archive: &[u8], level: i32) -> io::Result<Vec<u8>> {
     let mut packed = zstd::encode_all(archive, level)?;
     // The kernel looks for the next archive at a multiple of four bytes.
@@ -145,23 +144,17 @@ pub fn pack(archive: &[u8], level: i32) -> io::Result<Vec<u8>> {
     Ok(packed)
 }
 
-/// Thirteen fields of eight hexadecimal digits after the magic number, then name and content, each
-/// ending on a multiple of four bytes.
-fn write(archive: &mut Vec<u8>, number: u32, path: &str, mode: u32, content: &[u8]) {
-    let size = u32::try_from(content.len()).expect("looked at when it was added");
-    let name_size = u32::try_from(path.len() + 1).expect("names are bounded");
-    let (links, nothing) = (1, 0);
-    let numbers = [number, mode, nothing, nothing, links, nothing, size];
-    let devices_name_checksum = [nothing, nothing, nothing, nothing, name_size, nothing];
-    archive.extend_from_slice(MAGIC);
-    for number in numbers.into_iter().chain(devices_name_checksum) {
-        archive.extend_from_slice(format!("{number:08x}").as_bytes());
-    }
-    archive.extend_from_slice(path.as_bytes());
-    archive.push(0);
-    align(archive);
+fn write(
+    archive: &mut Vec<u8>,
+    number: u32,
+    path: &str,
+    mode: u32,
+    content: &[u8],
+) -> io::Result<()> {
+    let size = u32::try_from(content.len()).expect("checked when the file was added");
+    Header { number, mode, size, ..Header::default() }.write(path.as_bytes(), archive)?;
     archive.extend_from_slice(content);
-    align(archive);
+    cpio::pad(u64::from(size), archive)
 }
 
 fn align(bytes: &mut Vec<u8>) {
@@ -176,9 +169,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cpio::MAGIC;
 
     #[test]
-    fn what_was_put_in_comes_out_again() {
+    fn archive_round_trips_its_entries() {
         let mut tree = Tree::new();
         tree.program("/bin/tool", b"#!/bin/sh\n".to_vec()).unwrap();
         tree.file("etc/a/odd", vec![7; 5]).unwrap();
@@ -198,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_in_which_things_come_does_not_matter() {
+    fn archive_is_independent_of_the_order_of_additions() {
         let build = |paths: [&str; 3]| {
             let mut tree = Tree::new();
             for path in paths {
@@ -212,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_below_the_root_is_refused() {
+    fn path_outside_the_root_is_refused() {
         let longest = "n".repeat(MAX_PATH - 1);
         assert_eq!(Tree::new().file(&longest, Vec::new()), Ok(()));
         let too_long = format!("{longest}n");
@@ -223,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_place_holds_one_thing() {
+    fn path_holds_a_single_entry() {
         let mut tree = Tree::new();
         tree.file("a/b", b"one".to_vec()).unwrap();
         assert_eq!(tree.file("a/b", b"one".to_vec()), Ok(()));
@@ -239,8 +233,8 @@ mod tests {
             tree.file(&name, content.clone()).unwrap();
             let archive = tree.archive();
             let end = archive.len() - (110 + END.len() + 1).next_multiple_of(4);
-            prop_assert_eq!(&archive[..6], MAGIC);
-            prop_assert_eq!(&archive[end..end + 6], MAGIC);
+            prop_assert_eq!(&archive[..6], &MAGIC[..]);
+            prop_assert_eq!(&archive[end..end + 6], &MAGIC[..]);
             prop_assert_eq!(archive.len() % 4, 0);
         }
     }

@@ -1,8 +1,8 @@
-//! The real cloud-init of Debian's releases, run without a machine: a cached tree of each, its
-//! stages in namespaces of their own.
+//! The real cloud-init of Debian's releases, run without a machine: a cached tree of each release,
+//! with its stages in namespaces of their own.
 //!
-//! `make setup-test` makes the trees under `target/cloud-init`; nothing of it is installed. A
-//! client writes over its tree, not into it, and what it wrote is gone with it.
+//! `make setup-test` makes the trees under `target/cloud-init` and installs nothing. A client
+//! writes to an overlay, which is removed with the client, and never into its tree.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use crate::guest;
 /// Debian's releases whose clients are tried: one from before clients wait for 503, one from after.
 pub const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
-/// What a tree is made with.
+/// The packages of a tree.
 pub const PACKAGES: [&str; 3] = ["cloud-init", "iproute2", "procps"];
 
 /// Longest time for all stages of a boot, in seconds.
-const PATIENCE: &str = "120";
+const DEADLINE: &str = "120";
 
-/// Modules that touch neither disks nor users. The rest is what the release has.
+/// Modules that touch neither disks nor users. All other settings are those of the release.
 const CONFIGURATION: &str = "\
 cloud_init_modules: [write_files, set_hostname, update_hostname]
 cloud_config_modules: [runcmd]
@@ -69,11 +69,11 @@ pub fn is_complete(release: &str) -> bool {
     tree(release).join("usr/bin/cloud-init").is_file()
 }
 
-/// Puts the calling thread, and whatever it starts from now on, on a network of its own, with
-/// nothing but a loopback interface, and makes its mounts its own.
+/// Moves the calling thread to a network namespace with a loopback interface only, and to a mount
+/// namespace. Threads and processes that it starts later follow.
 ///
-/// A client is configured as its machine would be; nobody else shall notice. All of it ends with the
-/// thread and its children.
+/// A client is configured as its machine would be, and the host must not notice. Both namespaces
+/// end with the thread and its children.
 pub fn enter_own_network() -> Result<()> {
     #[expect(deprecated, reason = "only for `FILES`, with which it is unsound")]
     rustix::thread::unshare(UnshareFlags::NEWNET | UnshareFlags::NEWNS)
@@ -85,20 +85,20 @@ pub fn enter_own_network() -> Result<()> {
 /// A machine with cloud-init on its disk. Needs [`enter_own_network`] first.
 #[derive(Debug)]
 pub struct Client {
-    /// Its root file system: the tree below, what it wrote above.
+    /// The root file system: the tree below, the client's writes above.
     root: PathBuf,
     dir: tempfile::TempDir,
 }
 
 /// How a boot went.
 #[derive(Debug, Clone)]
-pub struct Booted {
+pub struct BootResult {
     /// With which `cloud-init status` ended: 0 done, 1 failed, 2 done with complaints.
     pub code: i32,
-    /// What it said.
+    /// The output of `cloud-init status`.
     pub status: String,
     pub hostname: String,
-    /// What the client knows about itself, as JSON.
+    /// The instance data of the client, as JSON.
     pub instance: String,
     /// What all stages said.
     pub stages: String,
@@ -112,14 +112,15 @@ impl Client {
             tree(release).display()
         );
         let dir = tempfile::tempdir()?;
-        // In memory: what is below may be a file system that cannot be written over.
+        // In memory: the directory may be on a file system that takes no overlay.
         run(Command::new("mount").args(["-t", "tmpfs", "client"]).arg(dir.path()))?;
         let client = Self { root: dir.path().join("root"), dir };
         let place = |name: &str| client.dir.path().join(name);
         for name in ["root", "above", "work"] {
             fs::create_dir(place(name))?;
         }
-        let (above, work) = (place("above"), place("work"));
+        let above = place("above");
+        let work = place("work");
         let layers = format!(
             "lowerdir={},upperdir={},workdir={}",
             tree(release).display(),
@@ -141,18 +142,18 @@ impl Client {
         Ok(client)
     }
 
-    /// Runs all stages with this kernel command line. What was written stays for the next boot.
-    pub fn boot(&self, command_line: &str) -> Result<Booted> {
+    /// Runs all stages with this kernel command line. Written files stay for the next boot.
+    pub fn boot(&self, command_line: &str) -> Result<BootResult> {
         let mut machine = Command::new("timeout");
         machine
-            .args(["--kill-after=5", PATIENCE, "unshare"])
+            .args(["--kill-after=5", DEADLINE, "unshare"])
             .args(["--mount", "--pid", "--fork", "--kill-child", "--uts", "sh", "-c", POWER_ON])
             .env("ROOT", &self.root)
             .env("COMMAND_LINE", command_line)
             .env("STAGES", STAGES);
         run(&mut machine)?;
         let said = |name: &str| fs::read_to_string(self.at(&format!("/var/lib/hoist-test/{name}")));
-        Ok(Booted {
+        Ok(BootResult {
             code: said("code")?.trim().parse().context("no exit code")?,
             status: said("status")?,
             hostname: said("hostname")?.trim().to_owned(),
@@ -176,7 +177,7 @@ impl Client {
         Ok(String::from_utf8(output.stdout)?.lines().map(PathBuf::from).collect())
     }
 
-    /// What the client reads from a service that speaks as EC2 does, as JSON.
+    /// The metadata that the client reads from a service in the format of EC2, as JSON.
     pub fn read_ec2(&self, url: &str) -> Result<String> {
         const READ: &str = "import json, sys; from cloudinit.sources.helpers import ec2; \
             of = dict(metadata_address=sys.argv[1], retries=0); \
@@ -189,9 +190,10 @@ impl Client {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// What the client makes of a network-config, as files of systemd-networkd by their names.
+    /// The files of systemd-networkd that the client makes from a network-config, by name.
     pub fn network_of(&self, config: &str) -> Result<BTreeMap<String, String>> {
-        let (given, made) = ("/var/lib/hoist-test/network", "/var/lib/hoist-test/networkd");
+        let given = "/var/lib/hoist-test/network";
+        let made = "/var/lib/hoist-test/networkd";
         fs::write(self.at(given), config)?;
         // They are made over to a user that a small tree does not have.
         for (file, line) in [("/etc/passwd", "998::/:/bin/false"), ("/etc/group", "")] {

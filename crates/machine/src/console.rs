@@ -14,7 +14,7 @@ pub fn plain(bytes: &[u8]) -> String {
                 }
                 rest.next_if(|c| !c.is_control());
             }
-            // A countdown takes back what it wrote.
+            // A countdown erases its last number.
             '\u{8}' => {
                 if plain.ends_with(|last| last != '\n') {
                     plain.pop();
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_terminals_interpret_is_gone() {
+    fn terminal_sequences_are_removed() {
         let said =
             b"\x1bc\x1b[?7l\x1b[2J\x1b[0mSeaBIOS\r\n\x1b[0;1miPXE\x1b[0m -- wait 2\x081\x08\r\n";
         assert_eq!(plain(said), "SeaBIOS\niPXE -- wait \n");

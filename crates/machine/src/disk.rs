@@ -8,10 +8,10 @@ use fs_err as fs;
 
 use crate::machine::Firmware;
 
-/// How a machine has a file for a disk. The host outlives the machine and keeps what was written, also
-/// when the machine is killed: what a guest was told to be written is in the host's memory, and a disk
-/// that loses what was not flushed is tried by a writer that does (`device::fault`). When a busy host
-/// has it on its own disk, nobody needs to wait for.
+/// Options of a disk that is a file. The host outlives the machine and keeps its writes, also when
+/// the machine is killed: acknowledged writes are in the host's memory. Lost unflushed writes are
+/// tested by `device::fault`. No test needs to wait until a busy host has the bytes on its own
+/// disk.
 pub(crate) const KEPT_BY_THE_HOST: &str = "format=raw,cache=unsafe";
 
 /// Where files for disks are made that are not large: in memory, if there is such a place. Making a
@@ -22,7 +22,7 @@ pub fn quick_dir() -> PathBuf {
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// What a machine finds behind its disk controller.
+/// The disks of a machine, by their controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disk {
     /// A raw image.

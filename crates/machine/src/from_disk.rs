@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::alone::{Alone, Drive};
 use crate::machine::Firmware;
+use crate::standalone::{Drive, StandaloneMachine};
 
 /// An NVMe disk, by the file that it is.
 #[derive(Debug, Clone)]
@@ -16,12 +16,12 @@ pub struct NvmeDisk {
     pub sector: u32,
 }
 
-/// Boots from the disk, which stays as it is, until the machine is off, and gives what it said on its
-/// console.
+/// Boots from the disk, which stays unchanged, until the machine is off, and returns its console
+/// output.
 pub fn boot_from_disk(firmware: Firmware, disk: &NvmeDisk, within: Duration) -> Result<String> {
     let NvmeDisk { image, sector } = disk;
     let sizes = format!("logical_block_size={sector},physical_block_size={sector}");
     let device = format!("nvme,serial=hoist,bootindex=0,{sizes}");
     let drives = vec![Drive { image: image.clone(), device, keeps: false }];
-    Alone { drives, ..Alone::new(firmware) }.run(within)
+    StandaloneMachine { drives, ..StandaloneMachine::new(firmware) }.run(within)
 }

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use fs_err as fs;
+use hoist_initramfs::Tree;
 
-use crate::initrd::Initrd;
-
-/// Modules that make a virtio network card work. What the kernel has built in is no file and not
-/// missed.
+/// Modules that make a virtio network card work. Modules that are built into the kernel have no
+/// file and are skipped.
 const NETWORK: [&str; 8] = [
     "virtio",
     "virtio_ring",
@@ -107,23 +106,24 @@ pub fn modules() -> Result<PathBuf> {
 /// An initial RAM disk that runs `init`, a script that begins with `#!/bin/busybox sh`. It has
 /// busybox, and `network-up` to reach [`crate::HOST`].
 pub fn initrd(init: &str) -> Result<Vec<u8>> {
-    let mut initrd = Initrd::new();
+    let mut tree = Tree::new();
     for name in ["bin", "dev", "modules", "proc", "sys"] {
-        initrd = initrd.directory(name);
+        tree.directory(name)?;
     }
-    initrd = initrd.program("bin/busybox", &fs::read(busybox()?)?);
+    tree.program("bin/busybox", fs::read(busybox()?)?)?;
     for (number, name) in NETWORK.into_iter().enumerate() {
         for end in ["ko", "ko.xz"] {
             let file = format!("{name}.{end}");
             if let Some(path) = find(&packages(), &|name| name == file) {
-                initrd = initrd.program(&format!("modules/{number}-{file}"), &fs::read(path)?);
+                tree.program(&format!("modules/{number}-{file}"), fs::read(path)?)?;
             }
         }
     }
     for (name, script) in [("lease", LEASE), ("network-up", NETWORK_UP)] {
-        initrd = initrd.program(&format!("bin/{name}"), script.as_bytes());
+        tree.program(&format!("bin/{name}"), script.as_bytes().to_vec())?;
     }
-    Ok(initrd.program("init", init.as_bytes()).finish())
+    tree.program("init", init.as_bytes().to_vec())?;
+    Ok(tree.archive())
 }
 
 /// A static busybox.

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use fs_err as fs;
 
 use crate::console;
+use crate::deadline::Deadline;
 use crate::disk::{Disk, KEPT_BY_THE_HOST};
 use crate::guest;
-use crate::patience::Patience;
 use crate::scratch::{Scratch, find_program};
 
 /// Where a guest finds the loopback interface of the host.
@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LAST_LINES: usize = 30;
 
 /// How many machines may run at once: an emulated processor takes a whole core.
-const TURNS: usize = 2;
+const PERMITS: usize = 2;
 
 /// For the kernel of a guest: a disk that does not answer for half a minute is one of a busy host, and
 /// is not reset, as if it were broken, while a test waits for it; nor is a clock that does not tick
@@ -37,7 +37,7 @@ pub enum Firmware {
     Uefi,
 }
 
-/// What a machine is made of.
+/// The parts of a machine.
 #[derive(Debug, Clone)]
 pub struct Hardware {
     pub firmware: Firmware,
@@ -56,7 +56,7 @@ pub struct Kernel {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub command_line: String,
-    /// What the machine's clock shows, as `2001-01-01`, if not the time that it is.
+    /// The date of the machine's clock, as `2001-01-01`, if it is not to show the real time.
     pub clock: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Pulls the plug. What the guest had not written to its disk is lost.
+    /// Pulls the plug. Writes that the guest had not sent to its disk are lost.
     pub fn power_off(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -124,7 +124,7 @@ impl Machine {
 
     /// Reads on until a line contains this text, and gives that line.
     pub fn wait_for(&mut self, text: &str, within: Duration) -> Result<String> {
-        let patience = self.patience(within);
+        let deadline = self.deadline(within);
         loop {
             // Asked before reading: a machine that is off says no more after that.
             let on = self.is_on()?;
@@ -136,8 +136,8 @@ impl Machine {
             if !on {
                 bail!("the machine went off and never said `{text}`{}", self.last_lines());
             }
-            if patience.is_over(self.process.as_ref()) {
-                let within = patience.words(self.process.as_ref());
+            if deadline.is_over(self.process.as_ref()) {
+                let within = deadline.words(self.process.as_ref());
                 bail!("the machine has not said `{text}` within {within}{}", self.last_lines());
             }
             std::thread::sleep(LOOK_EVERY);
@@ -151,13 +151,13 @@ impl Machine {
         within: Duration,
         mut is_so: impl FnMut() -> bool,
     ) -> Result<()> {
-        let patience = self.patience(within);
+        let deadline = self.deadline(within);
         while !is_so() {
             if !self.is_on()? {
                 bail!("the machine went off before {what}{}", self.last_lines());
             }
-            if patience.is_over(self.process.as_ref()) {
-                let within = patience.words(self.process.as_ref());
+            if deadline.is_over(self.process.as_ref()) {
+                let within = deadline.words(self.process.as_ref());
                 bail!("the machine is on for {within}, but not {what}{}", self.last_lines());
             }
             std::thread::sleep(LOOK_EVERY);
@@ -167,10 +167,10 @@ impl Machine {
 
     /// Waits until it has powered itself off.
     pub fn wait_until_off(&mut self, within: Duration) -> Result<()> {
-        let patience = self.patience(within);
+        let deadline = self.deadline(within);
         while self.is_on()? {
-            if patience.is_over(self.process.as_ref()) {
-                let within = patience.words(self.process.as_ref());
+            if deadline.is_over(self.process.as_ref()) {
+                let within = deadline.words(self.process.as_ref());
                 bail!("the machine is still on after {within}{}", self.last_lines());
             }
             std::thread::sleep(LOOK_EVERY);
@@ -178,8 +178,8 @@ impl Machine {
         Ok(())
     }
 
-    fn patience(&self, within: Duration) -> Patience {
-        Patience::new(self.process.as_ref(), within)
+    fn deadline(&self, within: Duration) -> Deadline {
+        Deadline::new(self.process.as_ref(), within)
     }
 
     /// Everything said so far.
@@ -213,7 +213,7 @@ impl Machine {
         }
     }
 
-    /// For messages: the end of the console, and what the emulator itself had to say.
+    /// For messages: the end of the console, and the log of the emulator.
     fn last_lines(&self) -> String {
         let console = self.console().unwrap_or_default();
         let lines: Vec<&str> = console.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -279,20 +279,20 @@ fn value(text: &str) -> String {
 }
 
 /// The right to run a machine, among all processes that use this workspace, until dropped. A test
-/// that needs several machines holds one turn for all.
+/// that needs several machines holds one permit for all.
 #[derive(Debug)]
-pub struct Turn {
+pub struct Permit {
     _lock: File,
 }
 
-impl Turn {
-    /// Waits until it is our turn.
+impl Permit {
+    /// Waits until a permit is free.
     pub fn wait() -> Result<Self> {
         let dir = guest::directory();
         fs::create_dir_all(&dir)?;
         loop {
-            for number in 0..TURNS {
-                let file = File::create(dir.join(format!("turn-{number}")))?;
+            for number in 0..PERMITS {
+                let file = File::create(dir.join(format!("permit-{number}")))?;
                 match file.try_lock() {
                     Ok(()) => return Ok(Self { _lock: file }),
                     Err(TryLockError::WouldBlock) => {}

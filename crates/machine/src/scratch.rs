@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A temporary directory and a small shell that outlives us.
 ///
-/// Servers shared by all tests of a process sit in statics, which are never dropped. The shell waits
-/// for its standard input to close, which happens when this value is dropped or the process dies,
-/// even by SIGKILL; it then kills what has a `.pid` file in the directory and removes the directory.
+/// Servers shared by all tests of a process sit in statics, which are never dropped. The shell
+/// waits for its standard input to close, which happens when this value is dropped or the process
+/// dies, even by SIGKILL. It then kills each process with a `.pid` file and removes the directory.
 #[derive(Debug)]
 pub struct Scratch {
     dir: PathBuf,
@@ -74,7 +74,7 @@ impl Scratch {
         let _ = std::fs::remove_file(self.dir.join(format!("{name}.pid")));
     }
 
-    /// What the server said, for messages of tests that could not start it.
+    /// The log of the server, for messages of tests that could not start it.
     pub fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
     }
@@ -87,9 +87,9 @@ impl Drop for Scratch {
     }
 }
 
-/// A loopback port that was free a moment ago, and that nobody is given by chance: it lies below
-/// those the kernel hands out by itself, or a connection of another test could take it before the
-/// server it is meant for has come up, or while that is stopped.
+/// A loopback port that was free a moment ago. It lies below the range that the kernel assigns by
+/// itself: a connection of another test could take a port of that range before the server is up, or
+/// while it is stopped.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id().wrapping_mul(PORTS_A_PROCESS);

@@ -1,8 +1,8 @@
-//! What firmware of the UEFI kind remembers, in the file that stands for its chip: read, and written
-//! before a machine is switched on, without one.
+//! Variables of UEFI firmware in the file that stands for its chip, read and written without a
+//! running machine.
 //!
-//! Only what a test needs of the format of EDK II: an authenticated store, variables of the
-//! specification's own vendor, no making of room.
+//! Only the parts of the EDK II format that a test needs: an authenticated store, variables of the
+//! specification's own vendor, no compaction.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -66,14 +66,15 @@ pub fn add(file: &Path, variables: &[(&str, Vec<u8>)]) -> Result<()> {
     Ok(fs::write(file, bytes)?)
 }
 
-/// What is there, and where the next one would be.
+/// All variables, and the offset of the next one.
 fn walk(bytes: &[u8]) -> Result<(BTreeMap<String, Vec<u8>>, usize)> {
     ensure!(bytes.get(STORE_AT..STORE_AT + 16) == Some(&STORE), "it is no store of variables");
     let word = |at: usize| -> Result<usize> {
         let bytes = bytes.get(at..at + 4).context("it is cut off")?;
         Ok(u32::from_le_bytes(bytes.try_into()?) as usize)
     };
-    let (mut all, mut at) = (BTreeMap::new(), STORE_AT + STORE_HEAD);
+    let mut all = BTreeMap::new();
+    let mut at = STORE_AT + STORE_HEAD;
     while bytes.get(at..at + 2) == Some(&MAGIC.to_le_bytes()) {
         let name = at + HEAD;
         let value = name + word(at + 36)?;
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_added_is_remembered() {
+    fn added_variables_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("vars.fd");
         forget_all(&file).unwrap();

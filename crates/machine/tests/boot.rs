@@ -1,4 +1,4 @@
-//! Machines with real firmware against a server that says only what the test says.
+//! Machines with real firmware against a server that sends only the answers of the test.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoist_machine::disk::Disk;
-use hoist_machine::{Firmware, HOST, Hardware, Machine, Turn, guest};
+use hoist_machine::{Firmware, HOST, Hardware, Machine, Permit, guest};
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const DEADLINE: Duration = Duration::from_mins(2);
 
 /// The line of decision 32: on to the disk, whatever the firmware.
 const TO_DISK: &str =
@@ -62,47 +62,47 @@ fn linux(words: &str) -> HashMap<&'static str, Vec<u8>> {
 
 #[test]
 fn bios_boots_a_linux_that_reaches_us() {
-    let _turn = Turn::wait().unwrap();
+    let _permit = Permit::wait().unwrap();
     let port = serve(|port| linux(&format!("hoist.test.fetch=http://{HOST}:{port}/hello")));
     let mut machine = machine(Firmware::Bios, port, None);
-    let line = machine.wait_for("hoist-test: kernel command line:", PATIENCE).unwrap();
+    let line = machine.wait_for("hoist-test: kernel command line:", DEADLINE).unwrap();
     assert!(line.contains("initrd=initrd console=ttyS0"), "{line}");
-    machine.wait_for("hoist-test: fetched: hello guest", PATIENCE).unwrap();
-    machine.wait_until_off(PATIENCE).unwrap();
+    machine.wait_for("hoist-test: fetched: hello guest", DEADLINE).unwrap();
+    machine.wait_until_off(DEADLINE).unwrap();
 }
 
 #[test]
 fn uefi_boots_a_linux_also_after_a_power_cut() {
-    let _turn = Turn::wait().unwrap();
+    let _permit = Permit::wait().unwrap();
     let port = serve(|_| linux(""));
     let mut machine = machine(Firmware::Uefi, port, None);
-    machine.wait_for("/kernel... ", PATIENCE).unwrap();
+    machine.wait_for("/kernel... ", DEADLINE).unwrap();
     machine.power_cycle().unwrap();
-    machine.wait_for("hoist-test: done", PATIENCE).unwrap();
-    machine.wait_until_off(PATIENCE).unwrap();
+    machine.wait_for("hoist-test: done", DEADLINE).unwrap();
+    machine.wait_until_off(DEADLINE).unwrap();
 }
 
 #[test]
 fn both_firmwares_leave_for_the_disk() {
-    let _turn = Turn::wait().unwrap();
+    let _permit = Permit::wait().unwrap();
     let port = serve(|_| HashMap::from([("/boot", TO_DISK.into())]));
     for firmware in [Firmware::Bios, Firmware::Uefi] {
         let dir = tempfile::tempdir().unwrap();
         let disk = Disk::saying("this is the disk", firmware, dir.path()).unwrap();
         let mut machine = machine(firmware, port, Some(disk));
-        machine.wait_for("this is the disk", PATIENCE).unwrap();
+        machine.wait_for("this is the disk", DEADLINE).unwrap();
     }
 }
 
 #[test]
 fn a_wait_in_vain_shows_the_console() {
-    let _turn = Turn::wait().unwrap();
+    let _permit = Permit::wait().unwrap();
     let mut machine = machine(Firmware::Bios, serve(|_| HashMap::new()), None);
-    machine.wait_for("Filename: http://", PATIENCE).unwrap();
+    machine.wait_for("Filename: http://", DEADLINE).unwrap();
     let error = machine.wait_for("never said", Duration::from_secs(1)).unwrap_err().to_string();
     assert!(error.contains("has not said `never said` within "), "{error}");
     assert!(error.contains("iPXE"), "{error}");
     machine.power_off();
-    let error = machine.wait_for("never said", PATIENCE).unwrap_err().to_string();
+    let error = machine.wait_for("never said", DEADLINE).unwrap_err().to_string();
     assert!(error.contains("went off"), "{error}");
 }

@@ -1,5 +1,5 @@
-//! The same documents on a disk: `OpenStack`'s config drive, as a tree of files and as an ISO 9660
-//! image of it, for nodes that cannot ask anybody.
+//! The node's documents on a disk: `OpenStack`'s config drive, as a tree of files and as an ISO
+//! 9660 image of it, for nodes without network access to a metadata service.
 
 mod iso;
 
@@ -9,13 +9,13 @@ use bytes::Bytes;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-use crate::render::Rendered;
+use crate::render::RenderedDocuments;
 
 /// What clients look for among the disks.
 pub const LABEL: &str = "config-2";
 
-/// Files by their paths. A pure function of what was rendered: the same node gets the same disk.
-pub fn tree(rendered: &Rendered) -> BTreeMap<String, Bytes> {
+/// Files by path. A pure function of the rendered documents: the same node gets the same disk.
+pub fn tree(rendered: &RenderedDocuments) -> BTreeMap<String, Bytes> {
     let mut files = BTreeMap::new();
     let mut put = |name: &str, content: Bytes| {
         files.insert(format!("openstack/latest/{name}"), content);
@@ -68,7 +68,9 @@ fn meta_data(meta: &Map<String, Value>) -> Value {
 
 /// `OpenStack`'s words for a network-config of version 2.
 fn network_data(config: &Map<String, Value>) -> Value {
-    let (mut links, mut networks, mut services) = (Vec::new(), Vec::new(), Vec::new());
+    let mut links = Vec::new();
+    let mut networks = Vec::new();
+    let mut services = Vec::new();
     let section = |key: &str| config.get(key).and_then(Value::as_object).into_iter().flatten();
     for (name, port) in section("ethernets") {
         let mut link = Map::new();
@@ -118,7 +120,8 @@ fn place(link: &str, port: &Value, networks: &mut Vec<Value>, services: &mut Vec
         let own: Vec<Value> = routes.iter().filter(|route| mine(route)).map(route).collect();
         // Each route stands with one address only.
         routes.retain(|route| !mine(route));
-        let (ip, netmask) = (address.addr().to_string(), address.netmask().to_string());
+        let ip = address.addr().to_string();
+        let netmask = address.netmask().to_string();
         add(kind, json!({ "ip_address": ip, "netmask": netmask, "routes": own }));
     }
     for server in port["nameservers"]["addresses"].as_array().into_iter().flatten() {

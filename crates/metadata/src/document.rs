@@ -13,8 +13,8 @@ pub enum Document {
     NetworkConfig,
 }
 
-/// All that a node is told. What there is nothing to say in is empty: cloud-init takes an answer
-/// without bytes for an answer, and asks again for one that is missing.
+/// All documents of a node. A document without content is empty: cloud-init accepts an empty
+/// answer, and asks again for a missing one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Documents {
     pub meta_data: Bytes,

@@ -1,4 +1,4 @@
-//! What is read out of a meta-data document, whoever wrote it.
+//! Values read from a meta-data document of any provider.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 64;
 /// Most bytes that are remembered of one document.
 pub const MAX_FACTS: usize = 64 * 1024;
 
-/// What is remembered, and where a document has it.
+/// The extracted values and their paths in a document.
 const PLACES: [(&str, &[&str]); 7] = [
     ("hostname", &["hostname"]),
     ("instance-id", &["instance-id"]),
@@ -33,16 +33,16 @@ pub struct Facts {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FactsError {
-    #[error("it is longer than {MAX_DOCUMENT} bytes")]
+    #[error("the document is longer than {MAX_DOCUMENT} bytes")]
     TooLong,
-    #[error("it is not text")]
+    #[error("the document is not UTF-8")]
     NotText,
-    #[error("it is not a map in YAML without aliases: {0}")]
+    #[error("the document is not a YAML map without aliases: {0}")]
     NotMap(String),
 }
 
 impl Facts {
-    /// Takes its time with a large document. What does not find room is left out.
+    /// Slow for a large document. Values beyond the limits are left out.
     pub fn read(document: &[u8]) -> Result<Self, FactsError> {
         if document.len() > MAX_DOCUMENT {
             return Err(FactsError::TooLong);
@@ -73,7 +73,7 @@ impl Facts {
         self.values.get("instance-id").map(String::as_str)
     }
 
-    /// Bytes of what is remembered, about.
+    /// Approximate size in bytes.
     pub fn size(&self) -> usize {
         let texts = self.values.values().chain(&self.public_keys);
         texts.map(|text| text.len() + size_of::<String>()).sum()
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_document_says_is_found_whoever_wrote_it() {
+    fn facts_are_found_in_documents_of_any_author() {
         for text in [
             "instance-id: i-1\nhoist: {ip: 10.0.0.1, mac: 1}\nx: [a]\npublic-keys: [k, 7]\n",
             r#"{"instance-id": "i-1", "hoist": {"ip": "10.0.0.1", "mac": 1}, "public-keys": ["k"]}"#,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_not_read() {
+    fn document_that_is_no_map_is_skipped() {
         for text in ["<html>login</html>", "- a\n", "a: [", "a: 1\n---\nb: 2\n"] {
             assert!(matches!(read(text), Err(FactsError::NotMap(_))), "{text:?}: {:?}", read(text));
         }

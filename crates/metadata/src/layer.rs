@@ -26,7 +26,7 @@ const MAX_SPOKEN: usize = crate::render::MAX_SAID;
 /// How templates begin. Comments (`{#`) alone make none: shells write `${#name}`.
 const MARKERS: [&str; 2] = ["{{", "{%"];
 
-/// What a text in a client's template must not contain unless it is meant.
+/// Whether a text contains the template syntax of clients.
 pub(crate) fn has_client_syntax(text: &str) -> bool {
     text.contains("{{") || text.contains("{%") || text.contains("{#")
 }
@@ -41,23 +41,25 @@ pub struct Layer {
     user_data: Vec<(String, Piece)>,
     vendor_data: Vec<(String, Piece)>,
     parts: Vec<(PartOf, PartType, Piece)>,
-    /// The ways to what it replaces, each from a field of the layer on.
+    /// Paths of the replaced values, each starting at a field of the layer.
     replace: Vec<Vec<String>>,
     templates: Templates,
-    /// What is wrong with it for every node.
-    broken: Option<Failed>,
+    /// An error that applies to every node.
+    broken: Option<LayerFailure>,
 }
 
 /// Why a layer says nothing about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed {
+pub struct LayerFailure {
     pub layer: hoist_model::Name,
     /// Where in the layer, such as `user_data.runcmd[0]`.
     pub at: String,
     pub reason: String,
+    /// Whether a template uses a value that the node does not have.
+    pub is_undefined: bool,
 }
 
-/// What a layer says about one node.
+/// The content of a layer for one node.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) hostname: Option<String>,
@@ -105,8 +107,12 @@ impl Layer {
                 (part.document, part.r#type, content)
             })
             .collect();
-        let broken =
-            maker.wrong.map(|(at, reason)| Failed { layer: source.name.clone(), at, reason });
+        let broken = maker.wrong.map(|(at, reason)| LayerFailure {
+            layer: source.name.clone(),
+            at,
+            reason,
+            is_undefined: false,
+        });
         Self {
             source: Arc::clone(source),
             origin: Origin::from(format!("layer:{}", source.name)),
@@ -122,24 +128,28 @@ impl Layer {
         }
     }
 
-    /// What is wrong with it, whatever the node.
-    pub(crate) fn broken(&self) -> Option<&Failed> {
+    /// The error that applies to every node, if there is one.
+    pub(crate) fn broken(&self) -> Option<&LayerFailure> {
         self.broken.as_ref()
     }
 
-    /// The ways to what it replaces inside a field.
+    /// Paths of the replaced values inside a field.
     pub(crate) fn replaced(&self, field: &str) -> Vec<&[String]> {
         let inside = |way: &'_ Vec<String>| way.first().is_some_and(|first| first == field);
         self.replace.iter().filter(|way| inside(way)).map(|way| &way[1..]).collect()
     }
 
-    /// Whether what it says depends on the node.
+    /// Whether the content depends on the node.
     pub(crate) fn is_template(&self) -> bool {
         self.broken.is_some() || !self.templates.is_empty()
     }
 
-    /// What it says to a node, or why it cannot.
-    pub(crate) fn say(&self, view: &impl Serialize, secrets: Secrets<'_>) -> Result<Said, Failed> {
+    /// The content for a node, or the reason why it cannot be rendered.
+    pub(crate) fn say(
+        &self,
+        view: &impl Serialize,
+        secrets: Secrets<'_>,
+    ) -> Result<Said, LayerFailure> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
@@ -160,8 +170,13 @@ impl Layer {
         Ok(said)
     }
 
-    pub(crate) fn failed(&self, at: impl Into<String>, reason: impl Into<String>) -> Failed {
-        Failed { layer: self.source.name.clone(), at: at.into(), reason: reason.into() }
+    pub(crate) fn failed(&self, at: impl Into<String>, reason: impl Into<String>) -> LayerFailure {
+        LayerFailure {
+            layer: self.source.name.clone(),
+            at: at.into(),
+            reason: reason.into(),
+            is_undefined: false,
+        }
     }
 }
 
@@ -219,11 +234,11 @@ impl Maker {
     fn template(&mut self, at: &str, text: &str) -> Piece {
         self.count += 1;
         if self.count > MAX_TEMPLATES {
-            return self.wrong(at, format!("more than {MAX_TEMPLATES} texts are templates"));
+            return self.wrong(at, format!("more than {MAX_TEMPLATES} templates"));
         }
         self.source += text.len();
         if self.source > MAX_SOURCE {
-            return self.wrong(at, format!("its templates are longer than {MAX_SOURCE} bytes"));
+            return self.wrong(at, format!("the templates are longer than {MAX_SOURCE} bytes"));
         }
         match self.templates.add(at.to_owned(), text.to_owned()) {
             Ok(()) => Piece::Template(at.to_owned()),
@@ -251,9 +266,9 @@ struct Speaker<'l, V> {
 }
 
 impl<V: Serialize> Speaker<'_, V> {
-    /// The keys of a document, without those that hold a secret which is not for whoever asks: what
-    /// would be left of a command or a file without its secret is another command and another file.
-    fn keys(&mut self, entries: &[(String, Piece)]) -> Result<Map<String, Value>, Failed> {
+    /// The keys of a document, without those that hold a secret the client must not get: a command
+    /// or a file without its secret would be another command or file.
+    fn keys(&mut self, entries: &[(String, Piece)]) -> Result<Map<String, Value>, LayerFailure> {
         let mut map = Map::new();
         for (key, piece) in entries {
             if let Some(value) = self.value(piece)? {
@@ -264,8 +279,8 @@ impl<V: Serialize> Speaker<'_, V> {
         Ok(map)
     }
 
-    /// `None` for a secret that is not for whoever asks, and for whatever holds one.
-    fn value(&mut self, piece: &Piece) -> Result<Option<Value>, Failed> {
+    /// `None` for a secret that the client must not get, and for every value that contains one.
+    fn value(&mut self, piece: &Piece) -> Result<Option<Value>, LayerFailure> {
         Ok(Some(match piece {
             Piece::Plain(value) => {
                 self.charge(size_of(value))?;
@@ -290,7 +305,10 @@ impl<V: Serialize> Speaker<'_, V> {
             }
             Piece::Template(at) => {
                 let rendered = self.layer.templates.render(at, self.view, MAX_TEXT);
-                let text = rendered.map_err(|error| self.layer.failed(at, error.to_string()))?;
+                let text = rendered.map_err(|error| LayerFailure {
+                    is_undefined: error.is_undefined,
+                    ..self.layer.failed(at, error.to_string())
+                })?;
                 self.charge(text.len())?;
                 Value::String(text)
             }
@@ -300,7 +318,7 @@ impl<V: Serialize> Speaker<'_, V> {
                     return Ok(None);
                 };
                 if self.goes_to_client(at) && has_client_syntax(&text) {
-                    return Err(self.layer.failed(at, "the secret has template syntax in it"));
+                    return Err(self.layer.failed(at, "the secret contains template syntax"));
                 }
                 self.charge(text.len())?;
                 Value::String(text)
@@ -314,16 +332,16 @@ impl<V: Serialize> Speaker<'_, V> {
         self.layer.source.spec.client_templates && is_config
     }
 
-    /// What is too much is not even put together.
-    fn charge(&mut self, bytes: usize) -> Result<(), Failed> {
+    /// Content beyond the limit must not even be assembled.
+    fn charge(&mut self, bytes: usize) -> Result<(), LayerFailure> {
         self.size += bytes;
         if self.size <= MAX_SPOKEN {
             return Ok(());
         }
-        Err(self.layer.failed("", format!("it says more than {MAX_SPOKEN} bytes")))
+        Err(self.layer.failed("", format!("the layer renders to more than {MAX_SPOKEN} bytes")))
     }
 
-    fn text(&mut self, piece: &Piece) -> Result<Option<String>, Failed> {
+    fn text(&mut self, piece: &Piece) -> Result<Option<String>, LayerFailure> {
         Ok(self.value(piece)?.and_then(|value| match value {
             Value::String(text) => Some(text),
             _ => None,

@@ -1,16 +1,16 @@
-//! Which layers speak of a node, and in which order: the site, its partition, its groups by their
-//! priority, the node itself. What comes later goes over what came before.
+//! Selects and orders the layers of a node: the site, its partition, its groups by their priority,
+//! the node itself. A later layer overrides earlier ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hoist_inventory::Roster;
 use hoist_model::selector::Level;
 use hoist_model::{MetadataLayer, Node};
+use hoist_site::Roster;
 
 use crate::layer::Layer;
 
-/// The layers of a roster, compiled and by what they speak of. Names are compared without case, as
+/// The compiled layers of a roster, indexed by their targets. Names are compared without case, as
 /// in every selector.
 #[derive(Debug, Default)]
 pub struct Layers {
@@ -29,7 +29,7 @@ impl Layers {
         Self::after(roster, &Self::default())
     }
 
-    /// Takes over what did not change since.
+    /// Reuses the compiled layers that did not change.
     #[must_use]
     pub fn after(roster: &Roster, before: &Self) -> Self {
         let mut sources: Vec<&Arc<MetadataLayer>> = roster.metadata_layers().collect();
@@ -78,7 +78,7 @@ impl Layers {
     }
 }
 
-/// The nodes that a layer speaks of, in id order; none when what it names is not there.
+/// The nodes of a layer in id order; none if its target does not exist.
 pub fn nodes_of<'r>(roster: &'r Roster, layer: &MetadataLayer) -> Vec<&'r Arc<Node>> {
     match layer.spec.level() {
         None => Vec::new(),

@@ -1,9 +1,8 @@
-//! What a node is told about itself when it first runs: the documents that cloud-init reads, merged
-//! from the layers that speak of the node, and the boundary behind which another service may give
-//! them instead.
+//! Metadata of nodes: the documents that cloud-init reads, merged from the layers of the node, and
+//! the boundary behind which another service may provide them instead.
 //!
-//! Rendering is a function of a roster and a node; it never waits or touches a disk. HTTP
-//! and bearer tokens do not belong here.
+//! Rendering is a function of a roster and a node; it never waits or touches a disk. HTTP and
+//! bearer tokens do not belong here.
 
 pub mod config_drive;
 pub mod document;
@@ -20,17 +19,15 @@ pub mod render;
 pub mod renderer;
 pub mod rule;
 pub mod secret;
-pub mod token;
 mod yaml;
 
 pub use document::{Document, Documents};
 pub use facts::Facts;
-pub use layer::Failed;
+pub use layer::LayerFailure;
 pub use layers::Layers;
 pub use mode::{Mode, Unknown};
-pub use provider::{MetadataProvider, SeedRef};
-pub use render::{Rendered, With, instance_id, render};
-pub use renderer::{Basis, Made, Renderer};
+pub use provider::MetadataProvider;
+pub use render::{RenderedDocuments, With, instance_id, render};
+pub use renderer::{Basis, RenderResult, Renderer};
 pub use rule::LayerRule;
 pub use secret::{Resolve, Secrets};
-pub use token::SiteKey;

@@ -1,5 +1,5 @@
-//! Layers laid over each other: maps recurse, lists append, of two scalars the later one wins, and
-//! nothing is forgotten of where a key comes from.
+//! Merges layers: maps recurse, lists append, the later of two scalars wins. The origin of every
+//! key is recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,40 +7,40 @@ use std::sync::Arc;
 use hoist_model::metadata_layer::written_key;
 use serde_json::{Map, Value};
 
-/// Who says something: `layer:site`, `network:mgmt`, `hoist`.
+/// The origin of a value: `layer:site`, `network:mgmt`, `hoist`.
 pub type Origin = Arc<str>;
 
-/// One map of everything that was laid over each other so far.
+/// The merged layers as one map.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Merged(BTreeMap<String, Tree>);
+pub struct MergedLayers(BTreeMap<String, Tree>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Tree {
-    Map(BTreeMap<String, Tree>, Told),
-    List(Vec<(Value, Origin)>, Told),
-    Scalar(Value, Told),
+    Map(BTreeMap<String, Tree>, Provenance),
+    List(Vec<(Value, Origin)>, Provenance),
+    Scalar(Value, Provenance),
 }
 
-/// Where a value comes from, and whose it took the place of.
+/// The origin of a value, and the origins of the values it replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
+struct Provenance {
     from: Origin,
     over: Vec<Origin>,
 }
 
 /// One key of the result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Traced {
+pub struct TraceEntry {
     /// Such as `ntp.servers[0]`, or `sources."my.list"`.
     pub key: String,
     pub from: Origin,
-    /// Whose different values it took the place of.
+    /// Origins of the different values it replaced.
     pub over: Vec<Origin>,
 }
 
-impl Merged {
-    /// Lays a map over what is there. What stands at the end of one of the ways `replace` takes the
-    /// place of what was there before, whatever it is.
+impl MergedLayers {
+    /// Merges a map over the present values. A value at the end of one of the paths of `replace`
+    /// replaces the earlier one, whatever its type.
     pub fn lay(&mut self, map: &Map<String, Value>, from: &Origin, replace: &[&[String]]) {
         lay(&mut self.0, map, from, &Keys::of(replace));
     }
@@ -49,13 +49,18 @@ impl Merged {
         self.0.is_empty()
     }
 
+    /// The top-level keys, each with the origins of its value.
+    pub(crate) fn top_level(&self) -> impl Iterator<Item = (&str, Vec<Origin>)> {
+        self.0.iter().map(|(key, tree)| (key.as_str(), tree.origins()))
+    }
+
     pub fn to_map(&self) -> Map<String, Value> {
         map_of(&self.0)
     }
 
-    /// Every scalar and every entry of a list, in the order of the keys, as long as those come to no
-    /// more than `max` bytes: what is deep inside is said with everything around it.
-    pub fn trace(&self, max: usize) -> Vec<Traced> {
+    /// Every scalar and every list entry, in the order of the keys, up to `max` bytes of keys: a
+    /// nested value repeats the keys around it.
+    pub fn trace(&self, max: usize) -> Vec<TraceEntry> {
         let mut trace = Trace { all: Vec::new(), room: max };
         for (key, tree) in &self.0 {
             tree.trace(written_key(key), &mut trace);
@@ -79,13 +84,14 @@ impl Merged {
 
 /// Keys of the result, as long as there is room.
 struct Trace {
-    all: Vec<Traced>,
+    all: Vec<TraceEntry>,
     room: usize,
 }
 
 impl Trace {
-    fn push(&mut self, traced: Traced) {
-        // What does not fit ends it: a gap would look as if there were nothing.
+    fn push(&mut self, traced: TraceEntry) {
+        // The first entry that does not fit must end the trace: a gap would look like a missing
+        // key.
         let left = self.room.checked_sub(traced.key.len());
         self.room = left.unwrap_or(0);
         if left.is_some() {
@@ -141,7 +147,7 @@ fn lay(
 
 impl Tree {
     fn new(value: &Value, from: &Origin) -> Self {
-        let told = Told { from: Arc::clone(from), over: Vec::new() };
+        let told = Provenance { from: Arc::clone(from), over: Vec::new() };
         match value {
             Value::Object(map) => {
                 let inside = map.iter().map(|(key, value)| (key.clone(), Self::new(value, from)));
@@ -155,7 +161,7 @@ impl Tree {
         }
     }
 
-    fn told(&mut self) -> &mut Told {
+    fn told(&mut self) -> &mut Provenance {
         match self {
             Self::Map(_, told) | Self::List(_, told) | Self::Scalar(_, told) => told,
         }
@@ -169,7 +175,7 @@ impl Tree {
         }
     }
 
-    /// Everybody who had a part in it, each once.
+    /// All origins of the value, each once.
     fn origins(&self) -> Vec<Origin> {
         let mut all = Vec::new();
         self.collect_origins(&mut all);
@@ -206,22 +212,23 @@ impl Tree {
             }
             Self::List(items, told) if !items.is_empty() => {
                 for (i, (_, from)) in items.iter().enumerate() {
-                    let (key, from) = (format!("{key}[{i}]"), Arc::clone(from));
-                    trace.push(Traced { key, from, over: Vec::new() });
+                    let key = format!("{key}[{i}]");
+                    let from = Arc::clone(from);
+                    trace.push(TraceEntry { key, from, over: Vec::new() });
                 }
                 told.tell(&mut trace.all[before..]);
             }
             Self::Map(_, told) | Self::List(_, told) | Self::Scalar(_, told) => {
-                let Told { from, over } = told.clone();
-                trace.push(Traced { key, from, over });
+                let Provenance { from, over } = told.clone();
+                trace.push(TraceEntry { key, from, over });
             }
         }
     }
 }
 
-impl Told {
+impl Provenance {
     /// What took the place of something else says so at its first key.
-    fn tell(&self, inside: &mut [Traced]) {
+    fn tell(&self, inside: &mut [TraceEntry]) {
         if let Some(first) = inside.first_mut() {
             let missing = self.over.iter().filter(|origin| !first.over.contains(origin));
             let missing: Vec<_> = missing.cloned().collect();
@@ -241,8 +248,8 @@ mod tests {
 
     use super::*;
 
-    fn merged(layers: &[(&str, Value, &[&str])]) -> Merged {
-        let mut merged = Merged::default();
+    fn merged(layers: &[(&str, Value, &[&str])]) -> MergedLayers {
+        let mut merged = MergedLayers::default();
         for (name, value, replace) in layers {
             let keys = |way: &&str| hoist_model::metadata_layer::keys_on(way).expect("a way");
             let ways: Vec<_> = replace.iter().map(keys).collect();
@@ -252,8 +259,8 @@ mod tests {
         merged
     }
 
-    fn told(merged: &Merged) -> Vec<String> {
-        let line = |traced: Traced| {
+    fn told(merged: &MergedLayers) -> Vec<String> {
+        let line = |traced: TraceEntry| {
             let told = [&*traced.from].into_iter().chain(traced.over.iter().map(AsRef::as_ref));
             format!("{} {}", traced.key, told.collect::<Vec<_>>().join(" over "))
         };
@@ -288,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replaces_says_whose_values_are_gone() {
+    fn replacing_layer_names_the_replaced_ones() {
         let merged = merged(&[
             ("a", json!({ "n": { "s": ["x"], "k": 1 }, "t": "a", "m": { "d": 1 } }), &[]),
             ("b", json!({ "n": { "s": ["z"] }, "t": "b" }), &[]),
@@ -335,17 +342,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_last_layer_is_all_there_and_the_first_one_is_whole_when_it_is_alone(
+        fn last_layer_wins_and_a_single_layer_is_complete(
             maps in proptest::collection::vec(any_map(), 1..4)
         ) {
-            let mut merged = Merged::default();
+            let mut merged = MergedLayers::default();
             for (i, map) in maps.iter().enumerate() {
                 merged.lay(map, &Origin::from(i.to_string()), &[]);
                 if i == 0 {
                     prop_assert_eq!(&merged.to_map(), map);
                 }
             }
-            let (mut last, mut all) = (Vec::new(), Vec::new());
+            let mut last = Vec::new();
+            let mut all = Vec::new();
             keys(&Value::Object(maps[maps.len() - 1].clone()), "", &mut last);
             keys(&Value::Object(merged.to_map()), "", &mut all);
             prop_assert!(last.iter().all(|key| all.contains(key)));
@@ -367,8 +375,9 @@ mod tests {
         fn laying_an_empty_map_changes_nothing(
             map in any_map(), other in any_map()
         ) {
-            let (a, b) = (Origin::from("a"), Origin::from("b"));
-            let mut merged = Merged::default();
+            let a = Origin::from("a");
+            let b = Origin::from("b");
+            let mut merged = MergedLayers::default();
             merged.lay(&map, &a, &[]);
             merged.lay(&other, &b, &[]);
             let before = merged.to_map();
@@ -380,7 +389,7 @@ mod tests {
         fn a_replacing_key_has_exactly_the_value_of_its_layer(map in any_map(), over in any_map()) {
             let keys: Vec<_> = over.keys().map(|key| [key.clone()]).collect();
             let keys: Vec<_> = keys.iter().map(<[String; 1]>::as_slice).collect();
-            let mut merged = Merged::default();
+            let mut merged = MergedLayers::default();
             merged.lay(&map, &Origin::from("a"), &[]);
             merged.lay(&over, &Origin::from("b"), &keys);
             let result = merged.to_map();

@@ -7,12 +7,23 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 pub(crate) struct Part<'a> {
+    pub(crate) form: PartForm,
     pub(crate) kind: &'a str,
     pub(crate) name: String,
     pub(crate) text: &'a str,
 }
 
-/// `layers` are told in a header.
+/// How the text of a part becomes a part of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PartForm {
+    Text,
+    /// Base64 of anything.
+    Encoded,
+    /// A message with headers of its own.
+    Message,
+}
+
+/// `layers` becomes a header.
 pub(crate) fn message(parts: &[Part<'_>], layers: &str) -> String {
     let boundary = boundary(parts);
     let mut message = format!(
@@ -20,7 +31,15 @@ pub(crate) fn message(parts: &[Part<'_>], layers: &str) -> String {
          X-Hoist-Layers: {layers}\n\n"
     );
     for part in parts {
-        let (encoding, text) = encoded(part.text);
+        let (encoding, text) = match part.form {
+            PartForm::Text => encoded(part.text),
+            PartForm::Encoded => ("base64", part.text.trim().to_owned()),
+            PartForm::Message => {
+                let text = part.text.trim_start();
+                write!(message, "--{boundary}\n{text}\n").expect("writing to a string");
+                continue;
+            }
+        };
         write!(
             message,
             "--{boundary}\nContent-Type: {}; charset=\"utf-8\"\nMIME-Version: 1.0\n\

@@ -1,5 +1,4 @@
-//! Who gives nodes their documents, and what happens to machines that nobody knows: decisions of a
-//! site.
+//! Site settings: the provider of the nodes' documents, and the treatment of unknown machines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,20 +13,20 @@ pub enum Mode {
     /// hoist renders and serves them.
     #[default]
     Builtin,
-    /// Another service does; nodes are told with this argument, and hoist has no part in it.
+    /// Another service, named by this kernel argument; hoist is not involved.
     External { argument: Pattern },
     /// Nodes ask hoist and are sent on.
     Redirect { url: Pattern },
     /// Nodes ask hoist, and hoist asks for them.
     Proxy { url: Pattern },
-    /// Nodes are told of none.
+    /// No provider; the command line names none.
     None,
 }
 
-/// What a machine gets that is no node, or a disabled one.
+/// The answer to a machine without a node, or with a disabled one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unknown {
-    /// It is told to ask again.
+    /// Ask again later.
     #[default]
     Hold,
     /// Documents that say nothing but an instance id.
@@ -36,7 +35,8 @@ pub enum Unknown {
     Deny,
 }
 
-/// Text with gaps for what is known of a node: `{id}`, `{name}`, `{xname}`. It stays one word.
+/// Text with placeholders for fields of a node: `{id}`, `{name}`, `{xname}`. The result is one
+/// word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(Vec<Piece>);
 
@@ -51,22 +51,22 @@ enum Piece {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseModeError {
-    #[error("`{0}` is no mode; there are builtin, external, redirect, proxy and none")]
+    #[error("unknown mode `{0}`; use builtin, external, redirect, proxy or none")]
     Mode(String),
-    #[error("`{0}` is no policy; there are hold, default and deny")]
+    #[error("unknown policy `{0}`; use hold, default or deny")]
     Policy(String),
     #[error("mode `{0}` needs the URL of the other service")]
     NoUrl(&'static str),
     #[error("mode `{0}` takes no URL")]
     Url(&'static str),
-    #[error("`{{{0}}}` cannot be filled in; there are {{id}}, {{name}} and {{xname}}")]
+    #[error("unknown placeholder `{{{0}}}`; use {{id}}, {{name}} or {{xname}}")]
     Gap(String),
     #[error(
         "it becomes a part of the kernel's command line: at most {MAX_PATTERN} characters, \
          no blanks, quotes or `$`, and no artifact"
     )]
     Word,
-    #[error("write it as http://HOST:PORT/PATH or https://HOST:PORT/PATH")]
+    #[error("not a URL; write http://HOST:PORT/PATH or https://HOST:PORT/PATH")]
     NotHttp,
 }
 

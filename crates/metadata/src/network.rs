@@ -1,27 +1,32 @@
-//! network-config (version 2) from the inventory: interfaces in the machine's own hands, matched by
-//! MAC, with the gateways and name servers of their networks.
+//! network-config (version 2) from the inventory: the interfaces that the machine configures
+//! itself, matched by MAC, with the gateways and name servers of their networks.
 //!
-//! A client gives up when a MAC that is named is not in the machine, so only what has something to
-//! be told is named.
+//! A client stops if an interface that it must rename is missing in the machine, so only the boot
+//! interface is renamed; the others are optional.
 
 use std::net::IpAddr;
 
-use hoist_inventory::Roster;
 use hoist_model::node::InterfaceKind;
 use hoist_model::{Interface, Mac, Network, Node};
+use hoist_site::Roster;
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 /// The document, or `None` when there is nothing to say.
 pub fn config(roster: &Roster, node: &Node) -> Option<Map<String, Value>> {
     let boot = roster.boot(node).map(|boot| boot.mac);
-    let (mut ethernets, mut vlans) = (Map::new(), Map::new());
+    let mut ethernets = Map::new();
+    let mut vlans = Map::new();
     let mut gateways = Gateways::default();
     for interface in in_band(node, boot) {
         let network = network_of(roster, interface);
         let mut port = Map::new();
         port.insert("match".to_owned(), json!({ "macaddress": interface.mac.to_string() }));
-        // Otherwise it is only for an interface that happens to have this name.
-        port.insert("set-name".to_owned(), interface.name.as_str().into());
+        if Some(interface.mac) == boot {
+            port.insert("set-name".to_owned(), interface.name.as_str().into());
+        } else {
+            port.insert("optional".to_owned(), true.into());
+        }
         if let Some(mtu) = interface.mtu.or(network.and_then(|network| network.spec.mtu)) {
             port.insert("mtu".to_owned(), mtu.into());
         }
@@ -48,6 +53,30 @@ pub fn config(roster: &Roster, node: &Node) -> Option<Map<String, Value>> {
         config.insert("vlans".to_owned(), Value::Object(vlans));
     }
     Some(config)
+}
+
+/// Addresses of the document whose prefix length is unknown, each as a warning.
+pub(crate) fn warnings(roster: &Roster, node: &Node) -> Vec<String> {
+    let boot = roster.boot(node).map(|boot| boot.mac);
+    let mut warnings = Vec::new();
+    for interface in in_band(node, boot) {
+        let network = network_of(roster, interface);
+        for address in &interface.addresses {
+            if is_alone(*address) && prefixed(network, *address).is_none() {
+                let remedy = match &interface.network {
+                    Some(name) => format!("declare its subnet in the network `{name}`"),
+                    None => "name the network of the interface".to_owned(),
+                };
+                warnings.push(format!(
+                    "interface {}: the address {} has no prefix length, and no subnet has it; \
+                     {remedy}, or write the address with its prefix length",
+                    interface.name,
+                    address.addr(),
+                ));
+            }
+        }
+    }
+    warnings
 }
 
 /// Time servers of the node's networks, each once, with the network they come from. network-config
@@ -78,6 +107,21 @@ fn in_band(node: &Node, boot: Option<Mac>) -> Vec<&Interface> {
     found
 }
 
+/// Whether the address was given without a prefix length, as most sources of inventory have it.
+fn is_alone(address: IpNet) -> bool {
+    address.prefix_len() == address.max_prefix_len()
+}
+
+/// An address without a prefix length gets that of its subnet: with any other, the gateway of the
+/// subnet would be out of reach.
+fn prefixed(network: Option<&Network>, address: IpNet) -> Option<IpNet> {
+    if !is_alone(address) {
+        return Some(address);
+    }
+    let subnet = network?.spec.subnet_of(address.addr())?;
+    IpNet::new(address.addr(), subnet.cidr.prefix_len()).ok()
+}
+
 fn network_of<'r>(roster: &'r Roster, interface: &Interface) -> Option<&'r Network> {
     roster.network(interface.network.as_ref()?).map(AsRef::as_ref)
 }
@@ -100,7 +144,8 @@ fn addresses(
         place.insert("dhcp4".to_owned(), true.into());
     }
     if !interface.addresses.is_empty() {
-        let all = interface.addresses.iter().map(ToString::to_string);
+        let written = |address: &IpNet| prefixed(network, *address).unwrap_or(*address);
+        let all = interface.addresses.iter().map(|address| written(address).to_string());
         place.insert("addresses".to_owned(), all.map(Value::from).collect());
     }
     let Some(network) = network else { return place };
@@ -130,7 +175,7 @@ impl Gateways {
     /// The default route over the subnet of an address, unless there is one already. Written as a
     /// network: older clients do not know the word `default`.
     fn route(&mut self, network: &Network, address: IpAddr) -> Option<Value> {
-        let subnet = network.spec.subnets.iter().find(|subnet| subnet.cidr.contains(&address))?;
+        let subnet = network.spec.subnet_of(address)?;
         let gateway = subnet.gateway.filter(|gateway| *gateway != address)?;
         let (given, to) = match gateway {
             IpAddr::V4(_) => (&mut self.v4, "0.0.0.0/0"),

@@ -1,9 +1,9 @@
-//! The boundary between booting and cloud-init: where a node finds its documents, and what they are.
+//! The documents that cloud-init reads, behind one trait.
 //!
-//! Booting knows only [`MetadataProvider::seed_ref`], which never waits. Who serves the documents is
-//! chosen per site and per group; every way stands behind the same trait.
+//! The provider of the documents is chosen per site and per group: hoist itself or another service.
+//! Booting knows only the provider's [`SeedProvider`] half.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,80 +11,58 @@ use std::time::Duration;
 use async_trait::async_trait;
 use aws_lc_rs::digest;
 use bytes::Bytes;
-use hoist_inventory::Roster;
 use hoist_model::Node;
+use hoist_site::{Roster, SeedProvider};
 
 use crate::facts::{Facts, FactsError};
 use crate::{Document, Documents};
 
-/// How a node finds its documents.
+/// A provider's answer to a request for a node's documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeedRef {
-    /// Words for the kernel's command line; empty when it needs none.
-    pub kernel_args: String,
-    /// With a slash at its end.
-    pub url: Option<String>,
-    pub kind: SeedKind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SeedKind {
-    /// Fetched over HTTP.
-    NoCloud,
-    /// It has none.
-    None,
-}
-
-/// What a provider says when it is asked for a node's documents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Given {
-    Here(Arc<Served>),
-    /// What was good so long ago: who has them does not say anything now.
+pub enum ProviderAnswer {
+    Here(Arc<ServedDocuments>),
+    /// Earlier documents: the provider does not answer now.
     Stale {
-        served: Arc<Served>,
+        served: Arc<ServedDocuments>,
         age: Duration,
     },
     /// The URL in front of the documents' names, without a slash at its end.
     Elsewhere(String),
 }
 
-/// Documents and what tells them from others of the same name.
+/// Documents with their entity tags.
 #[derive(Debug, Clone)]
-pub struct Served {
+pub struct ServedDocuments {
     documents: Documents,
     /// In the order of [`Document::ALL`].
     etags: [Arc<str>; 4],
-    /// Once somebody has asked for them.
+    /// Read at the first request for them.
     facts: OnceLock<Result<Facts, FactsError>>,
 }
 
-impl PartialEq for Served {
+impl PartialEq for ServedDocuments {
     fn eq(&self, other: &Self) -> bool {
         self.documents == other.documents
     }
 }
 
-impl Eq for Served {}
+impl Eq for ServedDocuments {}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Missing {
-    /// The node was told to ask somewhere else; whoever comes here is not that node.
+pub enum ProviderError {
+    /// The node was directed to another service, so the client is not that node.
     #[error("the documents of this node are not served here")]
     NotHere,
-    #[error("the documents are not there yet: {reason}")]
+    #[error("the documents are not available yet: {reason}")]
     Later { reason: String, after: Duration },
 }
 
 /// Gives nodes their documents.
 #[async_trait]
-pub trait MetadataProvider: fmt::Debug + Send + Sync {
-    /// Called while a machine waits for its boot script: no lock, no disk, no network. `base` is
-    /// where the machine reaches this controller, without a slash at its end.
-    fn seed_ref(&self, roster: &Roster, node: &Node, base: &str) -> SeedRef;
-
-    /// What is in memory already.
-    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Given>;
+pub trait MetadataProvider: SeedProvider {
+    /// The answer, if it is in memory already.
+    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<ProviderAnswer>;
 
     /// `from` is the address that the node asks from.
     async fn documents(
@@ -92,10 +70,10 @@ pub trait MetadataProvider: fmt::Debug + Send + Sync {
         roster: &Arc<Roster>,
         node: &Arc<Node>,
         from: IpAddr,
-    ) -> Result<Given, Missing>;
+    ) -> Result<ProviderAnswer, ProviderError>;
 }
 
-impl Served {
+impl ServedDocuments {
     pub fn new(documents: Documents) -> Self {
         let etags = Document::ALL.map(|document| etag(documents.get(document)));
         Self { documents, etags, facts: OnceLock::new() }
@@ -121,7 +99,7 @@ impl Served {
         &self.etags[at.expect("one of them all")]
     }
 
-    /// Bytes of all of them, and of what has been read.
+    /// Size of the documents and of the facts read from them.
     pub fn size(&self) -> usize {
         let facts = self.known_facts().and_then(Result::ok).map_or(0, Facts::size);
         facts + Document::ALL.iter().map(|document| self.get(*document).len()).sum::<usize>()
@@ -135,22 +113,4 @@ fn etag(content: &[u8]) -> Arc<str> {
         text
     });
     format!("{hex}\"").into()
-}
-
-impl SeedRef {
-    pub const NONE: Self = Self { kernel_args: String::new(), url: None, kind: SeedKind::None };
-
-    /// The form of the argument that every version of cloud-init takes.
-    pub fn nocloud(url: impl Into<String>) -> Self {
-        let url = url.into();
-        let kernel_args = nocloud_argument(&url);
-        Self { kernel_args, url: Some(url), kind: SeedKind::NoCloud }
-    }
-}
-
-/// `ds=nocloud;s=URL/;dsmode=net`: without `dsmode` older versions fetch the documents and throw
-/// them away, and without the slash they ask for the wrong ones.
-pub fn nocloud_argument(url: &str) -> String {
-    let slash = if url.ends_with('/') { "" } else { "/" };
-    format!("ds=nocloud;s={url}{slash};dsmode=net")
 }

@@ -1,30 +1,30 @@
-//! Who may take a node's secrets: armed by a person, taken once by one key.
+//! Enrollment: access to a node's secrets, granted by an operator and claimed once by one key.
 //!
-//! A function of what is kept, the token and the key; who calls it keeps the outcome before anything
-//! is handed out.
+//! A function of the record, the token and the key. The caller must store the new record durably
+//! before it hands out anything.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use aws_lc_rs::{digest, signature};
-use hoist_inventory::AddressFit;
 use hoist_model::NodeId;
+use hoist_site::AddressFit;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::token::{NONCE_BYTES, SiteKey, Token};
+use hoist_site::site_key::{NONCE_BYTES, SiteKey, Token};
 
-/// Keys that are remembered as strangers; what comes after them is refused just the same.
+/// Limit of remembered quarantined keys; further ones are refused all the same.
 pub const MAX_QUARANTINED: usize = 16;
 
 /// Addresses that are remembered besides the one that a token is bound to.
 pub const MAX_ELSEWHERE: usize = 16;
 
-/// What an agent's proof begins with: no signature of it for anything else can be one.
+/// Prefix of an agent's proof, so that no other signature of the agent can serve as one.
 const PROOF: &str = "hoist provision";
 
-/// The y-coordinates of all points of small order, in every encoding; the highest bit is the sign of
-/// x, and left out. Anybody can make signatures that are good for such a key.
+/// The y-coordinates of all points of small order, in every encoding, without the highest bit (the
+/// sign of x). Signatures for such a key can be forged.
 #[rustfmt::skip]
 const SMALL_ORDER: [[u8; 32]; 7] = [
     encoded(0, 0, 0),
@@ -55,48 +55,48 @@ fn is_small_order(key: &[u8]) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyPrint(pub [u8; 32]);
 
-/// A node that may be provisioned, from the moment somebody said so until that is over.
+/// A node that may be provisioned, from the operator's decision until the end of the attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Arming {
+pub struct Enrollment {
     pub node: NodeId,
-    /// Of the node, when it was armed.
+    /// The generation of the node when it was enrolled.
     pub generation: u64,
     nonce: [u8; NONCE_BYTES],
     /// The fingerprint of the site's key that its token was made with.
     #[serde(default)]
     site_key: String,
     pub since: Timestamp,
-    /// Whoever armed the node said that it gets its secrets without an address of its own.
+    /// The operator allowed the node to get its secrets without an address of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub secrets_without_address: bool,
-    /// Where its token was first: in the boot script that was fetched from there, or shown from there.
-    /// Of a node that has an address of its own, the inventory says where it is.
+    /// The first address that fetched the boot script with the token, or presented the token.
+    /// Not used for a node with an address of its own in the inventory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<IpAddr>,
-    /// Where it was too. The token is refused from there.
+    /// Further addresses that had the token. The token is refused from there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<IpAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub redeemed: Option<Redeemed>,
+    pub claimed: Option<KeyClaim>,
     /// Other keys that came with the right token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub quarantined: Vec<Redeemed>,
+    pub quarantined: Vec<KeyClaim>,
 }
 
-/// Which key came, when, and from where.
+/// A key that presented the token, when, and from which address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Redeemed {
+pub struct KeyClaim {
     pub by: KeyPrint,
     pub at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpAddr>,
 }
 
-/// What somebody shows, and where.
+/// A token with the key and address of its client.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a> {
+pub struct PresentedToken<'a> {
     pub token: &'a str,
     pub by: KeyPrint,
     pub from: IpAddr,
@@ -104,36 +104,37 @@ pub struct Shown<'a> {
     pub at: Timestamp,
 }
 
-/// What it means that a token was at an address.
+/// The meaning of a client address for a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Whereabouts {
     /// It may be there.
     Here,
     /// It is bound to this address, once this is kept.
-    Bound(Arming),
-    /// It must not be there. `Some` is to be kept, and told: the address is new.
-    Elsewhere(Option<Arming>),
+    Bound(Enrollment),
+    /// Must not be there. `Some` must be stored and reported: the address is new.
+    Elsewhere(Option<Enrollment>),
 }
 
-/// What a token comes to.
+/// The result of checking a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The first key; it is the one from now on, once this is kept.
-    Redeemed(Arming),
+    Claimed(Enrollment),
     /// The same key again.
     Repeated,
-    /// Another key has it. To be kept too, and told: somebody else holds the node's token.
-    Quarantined(Arming),
-    /// The same stranger again, or one too many to remember.
+    /// Another key came with the token. The record must be stored and the operator informed: the
+    /// node's token has leaked.
+    Quarantined(Enrollment),
+    /// The same key again, or one key too many to remember.
     StillQuarantined,
     /// The right token at an address that is not the node's; `Some` as in [`Whereabouts`].
-    Elsewhere(Option<Arming>),
-    /// Not the token of this arming.
+    Elsewhere(Option<Enrollment>),
+    /// Not the token of this enrollment.
     Refused,
 }
 
-impl Arming {
-    /// `nonce` is random: two armings of one generation have different tokens.
+impl Enrollment {
+    /// `nonce` is random: two enrollments of one generation have different tokens.
     pub fn new(
         site: &SiteKey,
         node: NodeId,
@@ -151,12 +152,12 @@ impl Arming {
             secrets_without_address: false,
             bound: None,
             elsewhere: Vec::new(),
-            redeemed: None,
+            claimed: None,
             quarantined: Vec::new(),
         }
     }
 
-    /// With the word of whoever arms the node about its secrets.
+    /// Sets whether the node may get its secrets without an address of its own.
     #[must_use]
     pub fn with_secrets_without_address(self, allowed: bool) -> Self {
         Self { secrets_without_address: allowed, ..self }
@@ -166,7 +167,8 @@ impl Arming {
         self.nonce == *nonce
     }
 
-    /// What it means that somebody at an address has the boot script with its token, or shows it.
+    /// The meaning of a client at an address that got the boot script with the token, or shows the
+    /// token.
     pub fn seen_at(&self, from: IpAddr, fit: AddressFit) -> Whereabouts {
         match (fit, self.bound) {
             (AddressFit::Own, _) => Whereabouts::Here,
@@ -187,13 +189,13 @@ impl Arming {
     }
 
     /// The key that people mean by a fingerprint: all of it, or as much as they are shown.
-    pub fn key_of(&self, fingerprint: &str) -> Option<Redeemed> {
+    pub fn key_of(&self, fingerprint: &str) -> Option<KeyClaim> {
         let fingerprint = fingerprint.to_ascii_lowercase();
-        let is_meant = |key: &&Redeemed| {
+        let is_meant = |key: &&KeyClaim| {
             let shown = key.by.to_string().len();
             fingerprint.len() >= shown && key.by.whole().starts_with(&fingerprint)
         };
-        self.redeemed.iter().chain(&self.quarantined).find(is_meant).copied()
+        self.claimed.iter().chain(&self.quarantined).find(is_meant).copied()
     }
 
     /// Whether its token is refused, because the node was renewed or the site has another key.
@@ -205,9 +207,9 @@ impl Arming {
         key.provision(self.node, self.generation, &self.nonce)
     }
 
-    /// `generation` is what the node is of now: an arming of before counts no more.
-    pub fn redeem(&self, site: &SiteKey, generation: u64, shown: &Shown<'_>) -> Verdict {
-        let Shown { token, by, from, fit, at } = *shown;
+    /// `generation` is the node's current one: an enrollment of an earlier generation is void.
+    pub fn claim(&self, site: &SiteKey, generation: u64, shown: &PresentedToken<'_>) -> Verdict {
+        let PresentedToken { token, by, from, fit, at } = *shown;
         if generation != self.generation || !self.token(site).is(token) {
             return Verdict::Refused;
         }
@@ -216,12 +218,12 @@ impl Arming {
             Whereabouts::Bound(next) => next,
             Whereabouts::Elsewhere(next) => return Verdict::Elsewhere(next),
         };
-        let come = Redeemed { by, at, from: Some(from) };
-        match &self.redeemed {
-            None => Verdict::Redeemed(Self { redeemed: Some(come), ..next }),
+        let come = KeyClaim { by, at, from: Some(from) };
+        match &self.claimed {
+            None => Verdict::Claimed(Self { claimed: Some(come), ..next }),
             Some(first) if first.by == by => Verdict::Repeated,
             Some(_) => {
-                let known = self.quarantined.iter().any(|stranger| stranger.by == by);
+                let known = self.quarantined.iter().any(|other| other.by == by);
                 if known || self.quarantined.len() >= MAX_QUARANTINED {
                     return Verdict::StillQuarantined;
                 }
@@ -232,9 +234,9 @@ impl Arming {
     }
 }
 
-/// What an agent signs with the key that it shows. No time is in it: an agent knows none before it
-/// has spoken to a server. Whoever can repeat it has read it inside the TLS connection, or on the
-/// agent, where the private key is too.
+/// The text that an agent signs with its key. It contains no time, because an agent has no reliable
+/// clock before it has spoken to a server. A copy of the signature can only be taken inside the TLS
+/// connection, or on the agent, where the private key is too.
 pub fn proof_text(node: NodeId, token: &str) -> String {
     format!("{PROOF}\n{node}\n{token}\n")
 }
@@ -273,7 +275,7 @@ impl fmt::Debug for KeyPrint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::KEY_BYTES;
+    use hoist_site::site_key::KEY_BYTES;
 
     const NODE: NodeId = NodeId::from_bits(5);
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -282,8 +284,8 @@ mod tests {
         SiteKey::new(&[1; KEY_BYTES])
     }
 
-    fn armed() -> Arming {
-        Arming::new(&key(), NODE, 2, [9; NONCE_BYTES], NOW)
+    fn enrolled() -> Enrollment {
+        Enrollment::new(&key(), NODE, 2, [9; NONCE_BYTES], NOW)
     }
 
     fn print(n: u8) -> KeyPrint {
@@ -293,48 +295,45 @@ mod tests {
     const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
-    fn shown(token: &str, by: KeyPrint) -> Shown<'_> {
-        Shown { token, by, from: FROM, fit: AddressFit::Own, at: NOW }
+    fn shown(token: &str, by: KeyPrint) -> PresentedToken<'_> {
+        PresentedToken { token, by, from: FROM, fit: AddressFit::Own, at: NOW }
     }
 
-    fn redeem(arming: &Arming, by: KeyPrint) -> Verdict {
-        arming.redeem(&key(), 2, &shown(armed().token(&key()).as_str(), by))
+    fn claim(enrollment: &Enrollment, by: KeyPrint) -> Verdict {
+        enrollment.claim(&key(), 2, &shown(enrolled().token(&key()).as_str(), by))
     }
 
     #[test]
     fn a_token_is_bound_to_the_first_address() {
-        let Whereabouts::Bound(bound) = armed().seen_at(FROM, AddressFit::Possible) else {
+        let Whereabouts::Bound(bound) = enrolled().seen_at(FROM, AddressFit::Possible) else {
             panic!("not bound")
         };
         assert_eq!(bound.seen_at(FROM, AddressFit::Possible), Whereabouts::Here);
-        let token = armed().token(&key());
-        let at = |from, fit| Shown { from, fit, ..shown(token.as_str(), print(1)) };
-        let verdict = bound.redeem(&key(), 2, &at(OTHER, AddressFit::Possible));
+        let token = enrolled().token(&key());
+        let at = |from, fit| PresentedToken { from, fit, ..shown(token.as_str(), print(1)) };
+        let verdict = bound.claim(&key(), 2, &at(OTHER, AddressFit::Possible));
         let Verdict::Elsewhere(Some(told)) = verdict else { panic!("{verdict:?}") };
-        assert_eq!((told.elsewhere.as_slice(), told.redeemed), (&[OTHER][..], None));
-        let again = told.redeem(&key(), 2, &at(OTHER, AddressFit::Possible));
+        assert_eq!((told.elsewhere.as_slice(), told.claimed), (&[OTHER][..], None));
+        let again = told.claim(&key(), 2, &at(OTHER, AddressFit::Possible));
         assert_eq!(again, Verdict::Elsewhere(None), "told once");
         assert!(matches!(
-            told.redeem(&key(), 2, &at(FROM, AddressFit::Possible)),
-            Verdict::Redeemed(_)
+            told.claim(&key(), 2, &at(FROM, AddressFit::Possible)),
+            Verdict::Claimed(_)
         ));
-        // Where the inventory knows better, whoever came first does not count.
-        assert!(matches!(
-            told.redeem(&key(), 2, &at(OTHER, AddressFit::Own)),
-            Verdict::Redeemed(_)
-        ));
-        let foreign = armed().redeem(&key(), 2, &at(FROM, AddressFit::Foreign));
+        // An address of the inventory takes precedence over the first client.
+        assert!(matches!(told.claim(&key(), 2, &at(OTHER, AddressFit::Own)), Verdict::Claimed(_)));
+        let foreign = enrolled().claim(&key(), 2, &at(FROM, AddressFit::Foreign));
         assert!(matches!(foreign, Verdict::Elsewhere(Some(_))), "{foreign:?}");
-        // Shown before any script was fetched, it is bound all the same.
-        let verdict = armed().redeem(&key(), 2, &at(FROM, AddressFit::Possible));
-        let Verdict::Redeemed(taken) = verdict else { panic!("{verdict:?}") };
+        // A token that is presented before any script was fetched is bound all the same.
+        let verdict = enrolled().claim(&key(), 2, &at(FROM, AddressFit::Possible));
+        let Verdict::Claimed(taken) = verdict else { panic!("{verdict:?}") };
         assert_eq!(taken.bound, Some(FROM));
     }
 
     #[test]
     fn a_key_is_meant_by_the_fingerprint_that_is_shown() {
-        let Verdict::Redeemed(taken) = redeem(&armed(), print(1)) else { panic!("refused") };
-        let Verdict::Quarantined(both) = redeem(&taken, print(0xab)) else { panic!("not told") };
+        let Verdict::Claimed(taken) = claim(&enrolled(), print(1)) else { panic!("refused") };
+        let Verdict::Quarantined(both) = claim(&taken, print(0xab)) else { panic!("not told") };
         let found = |text: &str| both.key_of(text).map(|key| key.by);
         assert_eq!(found(&print(1).to_string()), Some(print(1)));
         assert_eq!(found(&"AB".repeat(8)), Some(print(0xab)));
@@ -345,51 +344,54 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_takes_it_and_may_repeat_and_another_one_is_quarantined() {
-        let Verdict::Redeemed(taken) = redeem(&armed(), print(1)) else { panic!("refused") };
-        assert_eq!(redeem(&taken, print(1)), Verdict::Repeated);
-        let Verdict::Quarantined(after) = redeem(&taken, print(2)) else { panic!("not told") };
-        assert_eq!(after.quarantined, [Redeemed { by: print(2), at: NOW, from: Some(FROM) }]);
-        assert_eq!(after.redeemed, taken.redeemed, "the first one keeps it");
-        assert_eq!(redeem(&after, print(2)), Verdict::StillQuarantined);
-        assert_eq!(redeem(&after, print(1)), Verdict::Repeated);
+    fn first_key_claims_and_another_key_is_quarantined() {
+        let Verdict::Claimed(taken) = claim(&enrolled(), print(1)) else { panic!("refused") };
+        assert_eq!(claim(&taken, print(1)), Verdict::Repeated);
+        let Verdict::Quarantined(after) = claim(&taken, print(2)) else { panic!("not told") };
+        assert_eq!(after.quarantined, [KeyClaim { by: print(2), at: NOW, from: Some(FROM) }]);
+        assert_eq!(after.claimed, taken.claimed, "the first one keeps it");
+        assert_eq!(claim(&after, print(2)), Verdict::StillQuarantined);
+        assert_eq!(claim(&after, print(1)), Verdict::Repeated);
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
-        let Verdict::Redeemed(mut arming) = redeem(&armed(), print(0)) else { panic!("refused") };
+    fn retained_claims_are_bounded() {
+        let Verdict::Claimed(mut enrollment) = claim(&enrolled(), print(0)) else {
+            panic!("refused")
+        };
         for n in 1..=u8::try_from(MAX_QUARANTINED).unwrap() {
-            match redeem(&arming, print(n)) {
-                Verdict::Quarantined(next) => arming = next,
+            match claim(&enrollment, print(n)) {
+                Verdict::Quarantined(next) => enrollment = next,
                 other => panic!("{n}: {other:?}"),
             }
         }
-        assert_eq!(redeem(&arming, print(200)), Verdict::StillQuarantined);
+        assert_eq!(claim(&enrollment, print(200)), Verdict::StillQuarantined);
     }
 
     #[test]
-    fn only_the_token_of_this_arming_in_this_generation_counts() {
-        let arming = armed();
-        let right = arming.token(&key());
+    fn only_the_token_of_this_enrollment_in_this_generation_counts() {
+        let enrollment = enrolled();
+        let right = enrollment.token(&key());
         let refused = |generation, offered: &str| {
-            arming.redeem(&key(), generation, &shown(offered, print(1))) == Verdict::Refused
+            enrollment.claim(&key(), generation, &shown(offered, print(1))) == Verdict::Refused
         };
         assert!(!refused(2, right.as_str()));
         assert!(refused(3, right.as_str()), "the node was provisioned anew since");
         assert!(refused(2, key().seed(NODE, 2).as_str()), "the one on the command line");
-        let earlier = Arming::new(&key(), NODE, 2, [8; NONCE_BYTES], NOW);
-        assert!(refused(2, earlier.token(&key()).as_str()), "of an arming before");
-        let other = Arming { node: NodeId::from_bits(6), ..armed() };
+        let earlier = Enrollment::new(&key(), NODE, 2, [8; NONCE_BYTES], NOW);
+        assert!(refused(2, earlier.token(&key()).as_str()), "of an enrollment before");
+        let other = Enrollment { node: NodeId::from_bits(6), ..enrolled() };
         assert!(refused(2, other.token(&key()).as_str()), "of another node");
     }
 
     #[test]
-    fn an_arming_is_outdated_when_its_token_is_refused() {
-        let (arming, other) = (armed(), SiteKey::new(&[2; KEY_BYTES]));
-        let token = arming.token(&key());
+    fn enrollment_is_outdated_when_its_token_is_refused() {
+        let enrollment = enrolled();
+        let other = SiteKey::new(&[2; KEY_BYTES]);
+        let token = enrollment.token(&key());
         for (site, generation) in [(key(), 2), (key(), 3), (other.clone(), 2), (other, 3)] {
-            let verdict = arming.redeem(&site, generation, &shown(token.as_str(), print(1)));
-            assert_eq!(arming.is_outdated(&site, generation), verdict == Verdict::Refused);
+            let verdict = enrollment.claim(&site, generation, &shown(token.as_str(), print(1)));
+            assert_eq!(enrollment.is_outdated(&site, generation), verdict == Verdict::Refused);
         }
     }
 
@@ -418,7 +420,7 @@ mod tests {
     /// With R the neutral point and S zero, a signature is good for every text whose hash is a
     /// multiple of the key's order.
     #[test]
-    fn a_key_that_everybody_can_sign_for_proves_nothing() {
+    fn weak_key_proves_nothing() {
         let mut signature = [0; 64];
         signature[0] = 1;
         let mut would_be_taken = 0;
@@ -440,10 +442,12 @@ mod tests {
     }
 
     #[test]
-    fn an_arming_survives_being_kept() {
-        let Verdict::Redeemed(arming) = redeem(&armed(), print(3)) else { panic!("refused") };
-        let Verdict::Quarantined(arming) = redeem(&arming, print(4)) else { panic!("not told") };
-        let text = serde_json::to_string(&arming).unwrap();
-        assert_eq!(serde_json::from_str::<Arming>(&text).unwrap(), arming);
+    fn enrollment_survives_serialization() {
+        let Verdict::Claimed(enrollment) = claim(&enrolled(), print(3)) else { panic!("refused") };
+        let Verdict::Quarantined(enrollment) = claim(&enrollment, print(4)) else {
+            panic!("not told")
+        };
+        let text = serde_json::to_string(&enrollment).unwrap();
+        assert_eq!(serde_json::from_str::<Enrollment>(&text).unwrap(), enrollment);
     }
 }

@@ -1,19 +1,21 @@
 //! The four documents of a node, as a function of the roster.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hoist_inventory::Roster;
-use hoist_model::metadata_layer::PartOf;
+use hoist_model::metadata_layer::{PartOf, PartType};
 use hoist_model::{GroupKey, GroupName, MetadataLayerSpec, Name, Nid, Node};
+use hoist_site::Roster;
 use hoist_template::NodeValues;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::layer::{Failed, Layer, Said, has_client_syntax};
+use crate::layer::{Layer, LayerFailure, Said, has_client_syntax};
 use crate::layers::Layers;
-use crate::merge::{Merged, Origin, Traced};
+use crate::merge::{MergedLayers, Origin, TraceEntry};
+use crate::mime::PartForm;
 use crate::secret::Secrets;
 use crate::{Document, Documents, mime, network, yaml};
 
@@ -21,22 +23,22 @@ use crate::{Document, Documents, mime, network, yaml};
 /// quotes can make many times as much of a text.
 pub const MAX_SAID: usize = 1024 * 1024;
 
-/// Most that the keys of a document come to when it is told where they come from.
+/// Limit of the keys in a trace of origins.
 pub const MAX_TRACE: usize = 4 * 1024 * 1024;
 
 /// How deep `OpenCHAMI`'s tree has what layers say in meta-data.
 const OPENCHAMI_INDENT: usize = 14;
 
-/// What is around a part in a message.
+/// Overhead of a part in a message.
 const PART: usize = 512;
 
-/// Longest description of a group that is told.
+/// Longest description of a group in a document.
 const MAX_DESCRIPTION: usize = 1024;
 
 /// Longest host name that a machine can have.
 const MAX_HOSTNAME: usize = 253;
 
-/// What a rendering needs besides the site.
+/// Inputs of a rendering besides the site.
 #[derive(Debug, Clone, Copy)]
 pub struct With<'a> {
     /// The node's seed token, for URLs in templates.
@@ -46,22 +48,24 @@ pub struct With<'a> {
     pub trace: bool,
 }
 
-/// What a node is told, and why.
+/// The documents of a node with the origins of their values.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Rendered {
+pub struct RenderedDocuments {
     pub documents: Documents,
     /// What meta-data says, for those who write it in another form.
     pub meta_data: Map<String, Value>,
     /// The same of network-config.
     pub network_config: Option<Map<String, Value>>,
-    pub trace: Vec<(Document, Traced)>,
-    /// The layers that speak of the node, also those that failed.
+    pub trace: Vec<(Document, TraceEntry)>,
+    /// The layers of the node, including failed ones.
     pub layers: Vec<Name>,
     /// Layers that are left out, and why.
-    pub failed: Vec<Failed>,
+    pub failed: Vec<LayerFailure>,
+    /// What is served but will probably not do what its authors meant.
+    pub warnings: Vec<String>,
 }
 
-/// What a template sees.
+/// The values visible to a template.
 #[derive(Debug, Serialize)]
 struct View<'a> {
     node: NodeValues<'a>,
@@ -81,18 +85,18 @@ impl<'a> View<'a> {
     }
 }
 
-/// What a layer alone comes to for a node, if it fails.
+/// Renders one layer alone for a node and returns its failure.
 pub(crate) fn try_out(
     roster: &Roster,
     layer: &Layer,
     node: &Node,
     with: With<'_>,
-) -> Option<Failed> {
+) -> Option<LayerFailure> {
     let said = layer.say(&View::of(roster, node, with.token), with.secrets);
     said.and_then(|said| check_hostname(layer, &said)).err()
 }
 
-pub fn render(roster: &Roster, layers: &Layers, node: &Node, with: With<'_>) -> Rendered {
+pub fn render(roster: &Roster, layers: &Layers, node: &Node, with: With<'_>) -> RenderedDocuments {
     let view = View::of(roster, node, with.token);
     let speaking = layers.of_node(roster, node);
     let names = speaking.iter().map(|layer| layer.source.name.clone()).collect();
@@ -100,8 +104,10 @@ pub fn render(roster: &Roster, layers: &Layers, node: &Node, with: With<'_>) -> 
     let mut work = Work::new(roster, node, spoken, with.trace);
     work.lay();
     let meta_data = work.meta_data(&view);
-    let (user_data, vendor_data) = (work.config(PartOf::UserData), work.config(PartOf::VendorData));
+    let user_data = work.config(PartOf::UserData);
+    let vendor_data = work.config(PartOf::VendorData);
     let network_config = work.network_config();
+    let warnings = work.warnings();
     let network_text = network_config.as_ref().map(|map| yaml::document(map, |_| false));
     let documents = Documents {
         meta_data: yaml::document(&meta_data, |_| false).into(),
@@ -109,20 +115,28 @@ pub fn render(roster: &Roster, layers: &Layers, node: &Node, with: With<'_>) -> 
         vendor_data,
         network_config: network_text.unwrap_or_default().into(),
     };
-    Rendered { documents, meta_data, network_config, trace: work.trace, layers: names, failed }
+    RenderedDocuments {
+        documents,
+        meta_data,
+        network_config,
+        trace: work.trace,
+        layers: names,
+        failed,
+        warnings,
+    }
 }
 
-/// Stable over restarts, controllers and stores; another one only when the node is made anew.
+/// Stable over restarts, controllers and stores; changes only when the node is created again.
 pub fn instance_id(node: &Node) -> String {
     format!("{}-g{}", node.id, node.generation)
 }
 
-/// What the layers say, without those that cannot.
+/// The content of the layers, without those that fail.
 fn hear<'l>(
     speaking: &[&'l Arc<Layer>],
     view: &impl Serialize,
     secrets: Secrets<'_>,
-) -> (Vec<(&'l Layer, Said)>, Vec<Failed>) {
+) -> (Vec<(&'l Layer, Said)>, Vec<LayerFailure>) {
     let (mut spoken, mut failed): (Vec<(&Layer, Said)>, _) = (Vec::new(), Vec::new());
     let scale = Scale::of(speaking);
     let mut size = 0;
@@ -196,7 +210,7 @@ impl Scale {
     }
 }
 
-/// What a layer says in meta-data.
+/// The meta-data of a layer.
 fn meta_of(said: &Said) -> Map<String, Value> {
     let mut meta = said.meta_data.clone();
     if let Some(hostname) = &said.hostname {
@@ -225,7 +239,7 @@ fn verbatim(client: bool) -> fn(&str) -> bool {
     if client { has_client_syntax } else { |_| false }
 }
 
-fn check_hostname(layer: &Layer, said: &Said) -> Result<(), Failed> {
+fn check_hostname(layer: &Layer, said: &Said) -> Result<(), LayerFailure> {
     let Some(name) = &said.hostname else { return Ok(()) };
     let label = |label: &str| {
         let part = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
@@ -242,7 +256,11 @@ fn check_hostname(layer: &Layer, said: &Said) -> Result<(), Failed> {
 
 /// One document goes through the client's templates as a whole: a layer whose texts are not meant
 /// for them must not look as if they were.
-fn without_foreign_syntax(of: PartOf, spoken: &mut Vec<(&Layer, Said)>, failed: &mut Vec<Failed>) {
+fn without_foreign_syntax(
+    of: PartOf,
+    spoken: &mut Vec<(&Layer, Said)>,
+    failed: &mut Vec<LayerFailure>,
+) {
     let is_client = |layer: &Layer, said: &Said| {
         layer.source.spec.client_templates && !map_of(said, of).is_empty()
     };
@@ -302,11 +320,11 @@ struct Work<'r> {
     roster: &'r Roster,
     node: &'r Node,
     spoken: Vec<(&'r Layer, Said)>,
-    meta: Merged,
-    user: Merged,
-    vendor: Merged,
+    meta: MergedLayers,
+    user: MergedLayers,
+    vendor: MergedLayers,
     tracing: bool,
-    trace: Vec<(Document, Traced)>,
+    trace: Vec<(Document, TraceEntry)>,
 }
 
 impl<'r> Work<'r> {
@@ -321,9 +339,9 @@ impl<'r> Work<'r> {
             node,
             spoken,
             tracing,
-            meta: Merged::default(),
-            user: Merged::default(),
-            vendor: Merged::default(),
+            meta: MergedLayers::default(),
+            user: MergedLayers::default(),
+            vendor: MergedLayers::default(),
             trace: Vec::new(),
         }
     }
@@ -358,7 +376,8 @@ impl<'r> Work<'r> {
 
     /// What holds without any layer.
     fn lay_facts(&mut self) {
-        let (node, spec) = (self.node, &self.node.spec);
+        let node = self.node;
+        let spec = &self.node.spec;
         let mut facts = Map::new();
         let mut fact = |key: &str, value: Value| drop(facts.insert(key.to_owned(), value));
         fact("id", node.id.to_string().into());
@@ -480,7 +499,7 @@ impl<'r> Work<'r> {
         if parts.is_empty() {
             return config.unwrap_or_default().into();
         }
-        let traced = parts.iter().map(|(i, (layer, (_, kind, _)))| Traced {
+        let traced = parts.iter().map(|(i, (layer, (_, kind, _)))| TraceEntry {
             key: format!("parts[{i}] {}", kind.as_str()),
             from: Arc::clone(&layer.origin),
             over: Vec::new(),
@@ -489,9 +508,14 @@ impl<'r> Work<'r> {
             self.trace.extend(traced.map(|traced| (document, traced)));
         }
         let kind = if client { "text/jinja2" } else { "text/cloud-config" };
-        let first =
-            config.as_ref().map(|text| mime::Part { kind, name: "cloud-config".to_owned(), text });
+        let first = config.as_ref().map(|text| mime::Part {
+            form: PartForm::Text,
+            kind,
+            name: "cloud-config".to_owned(),
+            text,
+        });
         let others = parts.iter().map(|(i, (layer, (_, kind, text)))| mime::Part {
+            form: form(*kind),
             kind: kind.as_str(),
             name: format!("{}-{i}", layer.source.name),
             text,
@@ -514,11 +538,37 @@ impl<'r> Work<'r> {
         for key in ["ethernets", "vlans"].into_iter().filter(|_| self.tracing) {
             for name in config.get(key).and_then(Value::as_object).into_iter().flat_map(Map::keys) {
                 let key = format!("{key}.{name}");
-                let traced = Traced { key, from: Origin::from("hoist"), over: Vec::new() };
+                let traced = TraceEntry { key, from: Origin::from("hoist"), over: Vec::new() };
                 self.trace.push((Document::NetworkConfig, traced));
             }
         }
         Some(config)
+    }
+
+    /// What the client will not do although a layer says it.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.hidden_keys();
+        if self.wants(|spec| spec.network_config) {
+            warnings.extend(network::warnings(self.roster, self.node));
+        }
+        warnings
+    }
+
+    /// A client takes a top-level key from user-data alone if both documents have it; not even lists
+    /// are joined.
+    fn hidden_keys(&self) -> Vec<String> {
+        let vendor: BTreeMap<_, _> = self.vendor.top_level().collect();
+        let both =
+            self.user.top_level().filter_map(|(key, over)| Some((key, over, vendor.get(key)?)));
+        both.map(|(key, over, hidden)| {
+            format!(
+                "`{key}` of user-data ({}) hides `{key}` of vendor-data ({}): clients do not join \
+                 them; write it in one of the two documents",
+                over.join(", "),
+                hidden.join(", "),
+            )
+        })
+        .collect()
     }
 
     fn note(&mut self, document: Document) {
@@ -532,6 +582,21 @@ impl<'r> Work<'r> {
             Document::NetworkConfig => return,
         };
         self.trace.extend(merged.trace(MAX_TRACE).into_iter().map(|traced| (document, traced)));
+    }
+}
+
+fn form(kind: PartType) -> PartForm {
+    match kind {
+        PartType::Message => PartForm::Message,
+        PartType::Gzip => PartForm::Encoded,
+        PartType::Script
+        | PartType::ScriptPerBoot
+        | PartType::ScriptPerInstance
+        | PartType::ScriptOnce
+        | PartType::Boothook
+        | PartType::Include
+        | PartType::Jinja
+        | PartType::Handler => PartForm::Text,
     }
 }
 

@@ -1,58 +1,59 @@
-//! Rendering for those who ask again and again: layers are compiled once for a state of the site,
-//! and what was good is kept for when a template fails.
+//! Rendering for repeated requests: layers are compiled once per roster, and the last good
+//! documents are kept for when a template fails.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
-use hoist_inventory::Roster;
 use hoist_model::selector::Vocabulary as _;
 use hoist_model::{GroupName, MetadataLayer, Node, NodeId};
+use hoist_site::Roster;
+use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::layer::Failed;
+use crate::layer::LayerFailure;
 use crate::layers::Layers;
-use crate::render::{Rendered, With, render};
+use crate::render::{RenderedDocuments, With, render};
 use crate::secret::Secrets;
 use crate::{Document, Documents, network};
 
-/// Most that is kept of documents that were good.
+/// Limit of cached good documents.
 const MAX_KEPT: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, Default)]
 pub struct Renderer {
-    picture: ArcSwapOption<Picture>,
-    /// Held while a picture is made: of several who need it, one makes it.
-    making: Mutex<()>,
-    pictures: AtomicU64,
+    compiled: ArcSwapOption<CompiledLayers>,
+    /// Held while layers are compiled, so that concurrent requests compile them once.
+    compiling: Mutex<()>,
+    compilations: AtomicU64,
     good: Mutex<Good>,
 }
 
-/// What was made for a node: without secrets.
+/// The documents rendered for a node, without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Made {
+pub struct RenderResult {
     pub documents: Documents,
     /// Layers that fail for the node at present.
-    pub failed: Vec<Failed>,
+    pub failed: Vec<LayerFailure>,
     /// Whether these are documents from before something failed.
     pub stale: bool,
 }
 
-/// The layers of a site on one state of its rules.
+/// The compiled layers of a roster.
 #[derive(Debug)]
-pub struct Picture {
-    /// Another one when partitions, groups, networks or layers are others.
+pub struct CompiledLayers {
+    /// Changes with partitions, groups, networks and layers.
     site: u64,
-    /// Another one when anything is.
+    /// Changes with every compilation.
     number: u64,
-    /// Whether groups have selectors: who is in them may change with any node.
+    /// Whether groups have selectors: their members may change with any node.
     computed: bool,
     roster: Arc<Roster>,
     layers: Layers,
 }
 
-/// What the documents of a node were made from.
+/// The inputs from which a node's documents were rendered.
 #[derive(Debug, Clone)]
 pub struct Basis {
     site: u64,
@@ -62,11 +63,12 @@ pub struct Basis {
     groups: Vec<GroupName>,
 }
 
-impl Picture {
+impl CompiledLayers {
     fn of(roster: &Arc<Roster>, number: u64, before: Option<&Self>) -> Self {
         let computed = !roster.selector_groups().is_empty();
         if let Some(node) = roster.nodes().next().filter(|_| computed) {
-            // Selectors are bound with the first question, here and not where somebody waits.
+            // The first use binds the selectors; that must happen here and not while a client
+            // waits.
             roster.groups_of(node);
         }
         let layers = before.map(|before| Layers::after(roster, &before.layers));
@@ -90,7 +92,7 @@ impl Picture {
         Basis { site: self.site, number: self.number, node: Arc::clone(node), groups }
     }
 
-    /// Whether the same would be made again for a node of this picture.
+    /// Whether the same would be rendered again for a node of this roster.
     fn bears(&self, basis: &Basis, node: &Arc<Node>) -> bool {
         self.site == basis.site
             && Arc::ptr_eq(&basis.node, node)
@@ -121,8 +123,8 @@ fn same<'r, T: 'r>(
     }
 }
 
-/// What is a node's own in its documents, and may be another node's tomorrow: documents in which any
-/// of it is another are never served again.
+/// The node's own values in its documents, which may belong to another node later: documents in
+/// which any of them differs must not be served again.
 fn own(roster: &Roster, node: &Node) -> String {
     let spec = &node.spec;
     let boot = roster.boot(node).map(|boot| (boot.mac, boot.ip));
@@ -151,7 +153,7 @@ struct GoodOne {
 impl GoodOne {
     /// Whether nothing has changed but what fails: a key that was taken out of another layer must
     /// not come back because this one is broken.
-    fn stands_for(&self, own: &str, now: &[Arc<MetadataLayer>], failed: &[Failed]) -> bool {
+    fn stands_for(&self, own: &str, now: &[Arc<MetadataLayer>], failed: &[LayerFailure]) -> bool {
         let fails = |layer: &MetadataLayer| failed.iter().any(|one| one.layer == layer.name);
         let same = |(then, now): (&Arc<MetadataLayer>, &Arc<MetadataLayer>)| {
             Arc::ptr_eq(then, now) || then.name == now.name && fails(now)
@@ -159,7 +161,7 @@ impl GoodOne {
         self.own == own && self.layers.len() == now.len() && self.layers.iter().zip(now).all(same)
     }
 
-    /// With what it costs to keep anything at all.
+    /// Size including the overhead of a cache entry.
     fn size(&self) -> usize {
         let documents = Document::ALL.iter().map(|document| self.documents.get(*document).len());
         256 + self.own.len() + documents.sum::<usize>()
@@ -167,89 +169,95 @@ impl GoodOne {
 }
 
 impl Renderer {
-    /// Whether what was made on `basis` for a node of this roster would be made again. Not if that
-    /// is not known without making a picture.
+    /// Whether documents made on `basis` are still current for a node of this roster. Returns false
+    /// if only compiling the roster's layers could tell.
     pub fn bears(&self, roster: &Roster, basis: &Basis, node: &Arc<Node>) -> bool {
-        let current = self.picture.load();
+        let current = self.compiled.load();
         let current = current.as_ref().filter(|one| one.roster.has_rules_of(roster));
-        current.is_some_and(|picture| picture.bears(basis, node))
+        current.is_some_and(|compiled| compiled.bears(basis, node))
     }
 
     /// Compiles layers that are new or changed, which takes its time.
-    pub fn picture(&self, roster: &Arc<Roster>) -> Arc<Picture> {
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = self.picture.load_full();
+    pub fn compiled(&self, roster: &Arc<Roster>) -> Arc<CompiledLayers> {
+        let _making = self.compiling.lock();
+        let current = self.compiled.load_full();
         if let Some(current) = current.as_ref().filter(|c| c.roster.has_rules_of(roster)) {
             return Arc::clone(current);
         }
-        let number = self.pictures.fetch_add(1, Ordering::Relaxed);
-        let picture = Arc::new(Picture::of(roster, number, current.as_deref()));
-        // Whoever still looks at an older roster does not take the newer picture away.
-        let is_newer = |current: &Picture| {
+        let number = self.compilations.fetch_add(1, Ordering::Relaxed);
+        let compiled = Arc::new(CompiledLayers::of(roster, number, current.as_deref()));
+        // A caller with an older roster must not replace the newer compilation.
+        let is_newer = |current: &CompiledLayers| {
             current.roster.revision() <= roster.revision()
                 || current.roster.incarnation() != roster.incarnation()
         };
         if current.is_none_or(|current| is_newer(&current)) {
-            self.picture.store(Some(Arc::clone(&picture)));
+            self.compiled.store(Some(Arc::clone(&compiled)));
         }
-        picture
+        compiled
     }
 
     /// The documents of a node, without secrets. Never fails: in the place of a layer that does are
     /// the last documents that were good, or those without it where there are none.
-    pub fn documents(&self, picture: &Picture, node: &Node, token: &str) -> Made {
-        let Picture { roster, layers, .. } = picture;
+    pub fn documents(&self, compiled: &CompiledLayers, node: &Node, token: &str) -> RenderResult {
+        let CompiledLayers { roster, layers, .. } = compiled;
         let with = With { token, secrets: Secrets::LeaveOut, trace: false };
-        let Rendered { documents, failed, .. } = render(roster, layers, node, with);
+        let RenderedDocuments { documents, failed, .. } = render(roster, layers, node, with);
         let speaking = layers.of_node(roster, node);
         let sources = || speaking.iter().map(|layer| Arc::clone(&layer.source)).collect::<Vec<_>>();
-        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut good = self.good.lock();
         if failed.is_empty() {
             if speaking.iter().any(|layer| layer.is_template()) {
-                let (own, documents) = (own(roster, node), documents.clone());
+                let own = own(roster, node);
+                let documents = documents.clone();
                 good.keep(node.id, GoodOne { own, layers: sources(), documents });
             }
-            return Made { documents, failed, stale: false };
+            return RenderResult { documents, failed, stale: false };
         }
-        for Failed { layer, at, reason } in &failed {
-            tracing::warn!(node = %node.name, %layer, %at, %reason, "a metadata layer fails");
+        for LayerFailure { layer, at, reason, .. } in &failed {
+            tracing::warn!(node = %node.name, %layer, %at, %reason, "metadata layer failed");
         }
         let kept = good.instead(node.id, &own(roster, node), &sources(), &failed);
         let stale = kept.is_some();
-        Made { documents: kept.unwrap_or(documents), failed, stale }
+        RenderResult { documents: kept.unwrap_or(documents), failed, stale }
     }
 
-    /// What a node is served in place of a rendering in which layers failed.
+    /// The documents served instead of a rendering in which layers failed.
     pub fn last_good(
         &self,
-        picture: &Picture,
+        compiled: &CompiledLayers,
         node: &Node,
-        failed: &[Failed],
+        failed: &[LayerFailure],
     ) -> Option<Documents> {
         if failed.is_empty() {
             return None;
         }
-        let speaking = picture.layers.of_node(&picture.roster, node);
+        let speaking = compiled.layers.of_node(&compiled.roster, node);
         let sources: Vec<_> = speaking.iter().map(|layer| Arc::clone(&layer.source)).collect();
-        let good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
-        good.instead(node.id, &own(&picture.roster, node), &sources, failed)
+        let good = self.good.lock();
+        good.instead(node.id, &own(&compiled.roster, node), &sources, failed)
     }
 
     /// A rendering that is remembered nowhere: with secrets, or for a preview.
-    pub fn render(&self, picture: &Picture, node: &Node, with: With<'_>) -> Rendered {
-        render(&picture.roster, &picture.layers, node, with)
+    pub fn render(
+        &self,
+        compiled: &CompiledLayers,
+        node: &Node,
+        with: With<'_>,
+    ) -> RenderedDocuments {
+        render(&compiled.roster, &compiled.layers, node, with)
     }
 }
 
 impl Good {
-    /// What was good for another generation, with other addresses or in other layers is not this
-    /// node's any more.
+    /// Documents of another generation, of other addresses or of other layers do not belong to this
+    /// node any more.
     fn instead(
         &self,
         node: NodeId,
         own: &str,
         now: &[Arc<MetadataLayer>],
-        failed: &[Failed],
+        failed: &[LayerFailure],
     ) -> Option<Documents> {
         let kept = self.by_node.get(&node).filter(|one| one.stands_for(own, now, failed));
         kept.map(|one| one.documents.clone())

@@ -1,16 +1,17 @@
-//! The metadata context's say about a change before it is made: what a layer says can be made for
-//! every node it speaks of.
+//! The metadata context's check of a change before it is made: a layer must render for every node
+//! it applies to.
 //!
-//! A change without a layer in it costs nothing here.
+//! A change without layers costs nothing here.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use hoist_inventory::plan::{Patience, Plan, Reason, Refusal, Rule};
-use hoist_inventory::{Resource, Roster};
-use hoist_model::{Fault, Kind, MetadataLayer, Node, NodeId};
+use hoist_diagnostic::Diagnostic;
+use hoist_model::{Kind, MetadataLayer, Node, NodeId};
+use hoist_site::plan::{Plan, Reason, Refusal, Rule, ValidationDeadline};
+use hoist_site::{Resource, Roster};
 
-use crate::layer::{Failed, Layer};
+use crate::layer::{Layer, LayerFailure};
 use crate::layers::{Layers, nodes_of};
 use crate::render::{With, render, try_out};
 use crate::secret::Secrets;
@@ -22,7 +23,12 @@ const MAX_TOLD: usize = 10;
 pub struct LayerRule;
 
 impl Rule for LayerRule {
-    fn judge(&self, before: &Roster, plan: &mut Plan, patience: &Patience) -> Vec<Refusal> {
+    fn validate(
+        &self,
+        before: &Roster,
+        plan: &mut Plan,
+        deadline: &ValidationDeadline,
+    ) -> Vec<Refusal> {
         let written: Vec<Arc<MetadataLayer>> = written(plan).cloned().collect();
         if written.is_empty() {
             return Vec::new();
@@ -34,11 +40,17 @@ impl Rule for LayerRule {
             layers: Layers::of(&after),
             after: &after,
         };
-        sides.judge(&written, patience)
+        let (refusals, warnings) = sides.validate(&written, deadline);
+        plan.warnings.extend(warnings);
+        refusals
     }
 
     /// Boot parameters and boot states, which change all the time, are nothing to a layer.
-    fn holds(&self, (before, passed): (&Roster, &Plan), (now, plan): (&Roster, &Plan)) -> bool {
+    fn still_holds(
+        &self,
+        (before, passed): (&Roster, &Plan),
+        (now, plan): (&Roster, &Plan),
+    ) -> bool {
         written(plan).next().is_none()
             || now.has_rules_of(before)
                 && passed.deletes == plan.deletes
@@ -64,6 +76,27 @@ fn says_the_same(then: &Resource, now: &Resource) -> bool {
     }
 }
 
+/// Warnings about nodes, each text once with the first of its nodes.
+#[derive(Debug, Default)]
+struct Warnings {
+    told: Vec<(String, String)>,
+    seen: HashSet<String>,
+}
+
+impl Warnings {
+    fn add(&mut self, node: &Node, warnings: Vec<String>) {
+        for warning in warnings {
+            if self.seen.len() < MAX_TOLD && self.seen.insert(warning.clone()) {
+                self.told.push((node.name.to_string(), warning));
+            }
+        }
+    }
+
+    fn told(self) -> Vec<String> {
+        self.told.into_iter().map(|(node, warning)| format!("node {node}: {warning}")).collect()
+    }
+}
+
 struct Sides<'r> {
     before: &'r Roster,
     layers_before: Layers,
@@ -74,13 +107,17 @@ struct Sides<'r> {
 const WITH: With<'static> = With { token: "token", secrets: Secrets::LeaveOut, trace: false };
 
 impl Sides<'_> {
-    fn judge(&self, written: &[Arc<MetadataLayer>], patience: &Patience) -> Vec<Refusal> {
+    fn validate(
+        &self,
+        written: &[Arc<MetadataLayer>],
+        deadline: &ValidationDeadline,
+    ) -> (Vec<Refusal>, Vec<String>) {
         let mut refusals = Vec::new();
-        // Each once, however many of the layers speak of it.
+        // Each node once, however many layers it has.
         let mut concerned: BTreeMap<NodeId, &Arc<Node>> = BTreeMap::new();
         for source in written {
-            if patience.is_over() {
-                return vec![unfinished(source)];
+            if deadline.is_over() {
+                return (vec![unfinished(source)], Vec::new());
             }
             let layer = Layer::new(source);
             if let Some(broken) = layer.broken() {
@@ -89,28 +126,30 @@ impl Sides<'_> {
             }
             let nodes = nodes_of(self.after, source);
             if nodes.is_empty() {
-                refusals.extend(self.judge_without_nodes(&layer));
+                refusals.extend(self.validate_without_nodes(&layer));
             }
             concerned.extend(nodes.into_iter().map(|node| (node.id, node)));
         }
         if !refusals.is_empty() {
-            return refusals;
+            return (refusals, Vec::new());
         }
-        let (mut refusals, mut nodes) = (Vec::new(), self.unlike_each_other(concerned));
+        let mut warnings = Warnings::default();
+        let mut nodes = self.unlike_each_other(concerned);
         while refusals.len() < MAX_TOLD
             && let Some(node) = nodes.next()
         {
-            if patience.is_over() {
-                return self.untried(written, node);
+            if deadline.is_over() {
+                return (self.untried(written, node), Vec::new());
             }
-            let failed = render(self.after, &self.layers, node, WITH).failed;
-            let failed = failed.into_iter().find(|failed| self.is_new(node, failed));
+            let rendered = render(self.after, &self.layers, node, WITH);
+            let failed = rendered.failed.into_iter().find(|failed| self.is_new(node, failed));
             refusals.extend(failed.map(|failed| refusal(&failed, Some(node))));
+            warnings.add(node, rendered.warnings);
         }
-        refusals
+        (refusals, warnings.told())
     }
 
-    /// The layers that were being tried out on a node when time was over.
+    /// The layers whose validation on a node was cut off by the deadline.
     fn untried(&self, written: &[Arc<MetadataLayer>], node: &Node) -> Vec<Refusal> {
         let speaking = self.layers.of_node(self.after, node);
         let named = speaking.iter().filter(|layer| {
@@ -135,7 +174,7 @@ impl Sides<'_> {
     }
 
     /// What failed before this change, and in another layer, is not this change's fault.
-    fn is_new(&self, node: &Node, failed: &Failed) -> bool {
+    fn is_new(&self, node: &Node, failed: &LayerFailure) -> bool {
         let Some(before) = self.before.by_id(node.id) else { return true };
         let earlier = render(self.before, &self.layers_before, before, WITH).failed;
         let unchanged = self.before.metadata_layer(&failed.layer).is_some_and(|layer| {
@@ -144,26 +183,28 @@ impl Sides<'_> {
         !(unchanged && earlier.contains(failed))
     }
 
-    fn judge_without_nodes(&self, layer: &Layer) -> Option<Refusal> {
+    fn validate_without_nodes(&self, layer: &Layer) -> Option<Refusal> {
         let failed = try_out(self.after, layer, &hoist_template::sample(), WITH)?;
         let text = serde_json::to_string(&layer.source.spec).unwrap_or_default();
-        // Which labels and data nodes will have is not known before there are any.
+        // No node is selected yet, so its labels and data are unknown.
         let depends = text.contains(".labels") || text.contains(".data");
-        let tolerated = failed.reason.contains("undefined") && depends;
+        let tolerated = failed.is_undefined && depends;
         (!tolerated).then(|| refusal(&failed, None))
     }
 }
 
 fn unfinished(layer: &Arc<MetadataLayer>) -> Refusal {
-    Patience::refusal(Kind::MetadataLayer, &layer.name, "")
+    ValidationDeadline::refusal(Kind::MetadataLayer, &layer.name, "")
 }
 
-fn refusal(failed: &Failed, node: Option<&Arc<Node>>) -> Refusal {
+fn refusal(failed: &LayerFailure, node: Option<&Arc<Node>>) -> Refusal {
     let reason = &failed.reason;
     let (message, hint) = match node {
-        Some(node) => (format!("{reason} (for node `{}`)", node.name), "mend it, or the node"),
-        None => (reason.clone(), "mend it"),
+        Some(node) => {
+            (format!("{reason} (for node `{}`)", node.name), "correct the layer or the node")
+        }
+        None => (reason.clone(), "correct the layer"),
     };
-    let fault = Fault::new(failed.at.clone(), message).hint(hint);
-    Refusal::new(Reason::Invalid, format!("{} {}", Kind::MetadataLayer, failed.layer), fault)
+    let fault = Diagnostic::new(failed.at.clone(), message).hint(hint);
+    Refusal::of(Reason::Invalid, Kind::MetadataLayer, &failed.layer, fault)
 }

@@ -7,13 +7,13 @@ use hoist_model::Secret;
 /// How a preview shows a secret.
 const REDACTED: &str = "(secret)";
 
-/// Whoever can tell a secret from its reference.
+/// Resolves references to secrets.
 pub trait Resolve: Send + Sync {
     /// The secret, or why there is none; the reason is shown and logged, and must not hold it.
     fn resolve(&self, secret: &Secret) -> Result<String, String>;
 }
 
-/// What whoever asks gets of secrets.
+/// The treatment of secrets for a client.
 #[derive(Clone, Copy, Default)]
 pub enum Secrets<'a> {
     /// Nothing: what holds one is left out.

@@ -23,7 +23,7 @@ pub(crate) fn length(map: &Map<String, Value>, verbatim: fn(&str) -> bool, inden
     page.out.0
 }
 
-/// Counts what would be written.
+/// Counts the bytes of the output.
 struct Length(usize);
 
 impl Write for Length {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_as_people_would_write_it() {
+    fn yaml_reads_as_people_would_write_it() {
         let value = json!({
             "hostname": "n1",
             "ntp": { "servers": ["10.0.0.1", "ntp.site"], "enabled": true },

@@ -4,13 +4,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hoist_inventory::Resource;
-use hoist_inventory::roster::{Incarnation, Roster};
-use hoist_metadata::{Layers, Rendered, Secrets, With, config_drive, render};
+use hoist_metadata::{Layers, RenderedDocuments, Secrets, With, config_drive, render};
 use hoist_model::{MetadataLayer, Network, Node};
+use hoist_site::Resource;
+use hoist_site::roster::{Incarnation, Roster};
 use serde_json::{Value, json};
 
-fn rendered(layer: &Value) -> Rendered {
+fn rendered(layer: &Value) -> RenderedDocuments {
     let node = json!({
         "id": "01J00000000000000000000001", "name": "n1", "generation": 2, "revision": 1,
         "created": "2026-01-01T00:00:00Z", "updated": "2026-01-01T00:00:00Z",
@@ -42,7 +42,7 @@ fn json_of(bytes: &Bytes) -> Value {
 }
 
 #[test]
-fn the_documents_are_there_under_the_names_of_openstack() {
+fn documents_have_the_names_of_openstack() {
     let found = rendered(&json!({
         "selector": "*", "network_config": true, "public_keys": ["ssh-ed25519 AAAA a"],
         "user_data": { "a": 1 }, "vendor_data": { "b": 2 }, "meta_data": { "cluster-name": "demo" },
@@ -83,13 +83,13 @@ fn the_documents_are_there_under_the_names_of_openstack() {
 }
 
 #[test]
-fn what_there_is_nothing_to_say_in_is_not_there() {
+fn empty_files_are_left_out() {
     let tree = config_drive::tree(&rendered(&json!({ "selector": "*" })));
     assert_eq!(tree.keys().collect::<Vec<_>>(), ["openstack/latest/meta_data.json"]);
 }
 
 #[test]
-fn the_image_is_found_by_its_label() {
+fn config_drive_is_found_by_its_label() {
     let found = rendered(&json!({ "selector": "*", "user_data": { "a": 1 } }));
     let image = config_drive::image(&config_drive::tree(&found));
     let dir = tempfile::tempdir().expect("a directory for temporary files");

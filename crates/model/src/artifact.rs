@@ -3,14 +3,15 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
+use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ArtifactName;
 use crate::node::Arch;
 use crate::text::as_text;
-use crate::{ArtifactName, Fault};
 
-/// The SHA-256 of a file's content: what the file *is*, wherever it is kept.
+/// The SHA-256 of a file's content: identifies the content wherever it is stored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -31,8 +32,8 @@ pub struct ArtifactSpec {
     pub arch: Arch,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Of an archive of plug-ins: the actions in it and the sections that they read, as profiles name
-    /// them; `*` where nobody has looked.
+    /// Of an archive of plug-ins: its actions and the sections that they read, as profiles name
+    /// them; `*` if the archive was not examined.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub provides: Vec<String>,
 }
@@ -57,22 +58,22 @@ const MAX_PROVIDES: usize = 128;
 const MAX_PROVIDED: usize = 256;
 
 impl ArtifactSpec {
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<Diagnostic> {
         let mut faults = Vec::new();
         if self.size > MAX_ARTIFACT_BYTES {
-            let message = format!("it is more than {MAX_ARTIFACT_BYTES} bytes");
+            let message = format!("more than {MAX_ARTIFACT_BYTES} bytes");
             let hint = "serve larger files elsewhere, and name them by URL";
-            faults.push(Fault::new("size", message).hint(hint));
+            faults.push(Diagnostic::new("size", message).hint(hint));
         }
         if self.description.len() > MAX_DESCRIPTION {
-            let message = format!("it is longer than {MAX_DESCRIPTION} bytes");
-            faults.push(Fault::new("description", message));
+            let message = format!("longer than {MAX_DESCRIPTION} bytes");
+            faults.push(Diagnostic::new("description", message));
         }
         let is_long = |name: &String| name.is_empty() || name.len() > MAX_PROVIDED;
         if self.provides.len() > MAX_PROVIDES || self.provides.iter().any(is_long) {
             let message =
                 format!("these are at most {MAX_PROVIDES} names of 1 to {MAX_PROVIDED} bytes");
-            faults.push(Fault::new("provides", message));
+            faults.push(Diagnostic::new("provides", message));
         }
         faults
     }

@@ -1,5 +1,5 @@
-//! Which interface of a node boots: explicit choice first, then the partition's rules, then what
-//! can be told from the node alone.
+//! Selects the boot interface of a node: the explicit choice first, then the partition's rules,
+//! then the properties of the node alone.
 
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ pub enum SelectedBy {
     Heuristic,
 }
 
-/// What a partition says about booting.
+/// The boot rules of a partition.
 #[derive(Debug, Clone, Default)]
 pub struct BootRules<'a> {
     pub networks: &'a [Name],

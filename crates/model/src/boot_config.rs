@@ -1,9 +1,10 @@
-//! Boot configurations: what a set of nodes boots, as people declare it.
+//! Boot configurations: the declared kernel, initrd and arguments of a set of nodes.
 
+use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Fault, Name, Selector};
+use crate::{Name, Selector};
 
 /// Longest kernel command line worth storing; Linux itself takes 2 to 4 KiB on most machines.
 pub const MAX_PARAMS: usize = 16 * 1024;
@@ -13,7 +14,7 @@ pub const MAX_URL: usize = 4096;
 pub const MAX_TEMPLATE: usize = 64 * 1024;
 const MAX_INITRDS: usize = 16;
 
-/// What the nodes of a selector boot.
+/// The boot configuration of the nodes of a selector.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BootConfigSpec {
@@ -57,7 +58,7 @@ pub struct BootConfigSpec {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum ConfigMode {
-    /// It runs what it boots, every time.
+    /// The node runs the booted system, every time.
     #[default]
     Live,
     /// It installs itself, and from then on boots from its disk.
@@ -104,25 +105,25 @@ impl BootConfigSpec {
         urls.chain(artifacts_in(&self.params).map(|name| ("params".to_owned(), name)))
     }
 
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<Diagnostic> {
         let mut faults = Vec::new();
         if self.selector.is_none() {
             let hint = "write `selector: \"*\"` for all nodes, or `role:compute`, `node:n1`, …";
-            faults.push(Fault::new("selector", "it is missing").hint(hint));
+            faults.push(Diagnostic::new("selector", "missing").hint(hint));
         }
         // A template may do without: it can chain, or leave for the disk.
         if self.kernel.is_empty() && self.template.is_none() {
             let hint = "name one by URL, or as `artifact:NAME`";
-            faults.push(Fault::new("kernel", "there is no kernel").hint(hint));
+            faults.push(Diagnostic::new("kernel", "missing").hint(hint));
         }
         faults.extend(check_url("kernel", &self.kernel));
         if self.initrd.len() > MAX_INITRDS {
-            faults.push(Fault::new("initrd", format!("there are more than {MAX_INITRDS}")));
+            faults.push(Diagnostic::new("initrd", format!("more than {MAX_INITRDS}")));
         }
         for (i, initrd) in self.initrd.iter().enumerate() {
             let at = format!("initrd[{i}]");
             if initrd.is_empty() {
-                faults.push(Fault::new(&*at, "it is empty").hint("leave it out"));
+                faults.push(Diagnostic::new(&*at, "empty").hint("leave it out"));
             }
             faults.extend(check_url(&at, initrd));
         }
@@ -131,7 +132,7 @@ impl BootConfigSpec {
             faults.extend(check_url("cloud_init", seed));
         }
         if self.template.as_ref().is_some_and(|template| template.len() > MAX_TEMPLATE) {
-            faults.push(Fault::new("template", format!("it is longer than {MAX_TEMPLATE} bytes")));
+            faults.push(Diagnostic::new("template", format!("longer than {MAX_TEMPLATE} bytes")));
         }
         faults
     }
@@ -153,32 +154,34 @@ pub fn artifact_name_length(text: &str) -> usize {
 }
 
 /// A URL that goes into a script: one word, one line, of bearable length.
-pub fn check_url(at: &str, url: &str) -> Option<Fault> {
+pub fn check_url(at: &str, url: &str) -> Option<Diagnostic> {
     if url.len() > MAX_URL {
-        return Some(Fault::new(at, format!("it is longer than {MAX_URL} bytes")));
+        return Some(Diagnostic::new(at, format!("longer than {MAX_URL} bytes")));
     }
     if let Some(bad) = url.chars().find(|c| c.is_control() || c.is_whitespace()) {
         let message = format!("`{}` cannot stand in a URL", bad.escape_debug());
-        return Some(Fault::new(at, message).hint("write a blank as `%20`; leave out line breaks"));
+        return Some(
+            Diagnostic::new(at, message).hint("write a blank as `%20`; leave out line breaks"),
+        );
     }
     let other = breaks_command(url) || url.starts_with('-');
-    other.then(|| Fault::new(at, format!("iPXE would not take `{url}` for a URL")))
+    other.then(|| Diagnostic::new(at, format!("iPXE would not take `{url}` for a URL")))
 }
 
 /// A command line: one line, of bearable length.
-pub fn check_params(at: &str, params: &str) -> Option<Fault> {
+pub fn check_params(at: &str, params: &str) -> Option<Diagnostic> {
     if params.len() > MAX_PARAMS {
-        let message = format!("it is longer than {MAX_PARAMS} bytes");
-        return Some(Fault::new(at, message).hint("no kernel takes that much"));
+        let message = format!("longer than {MAX_PARAMS} bytes");
+        return Some(Diagnostic::new(at, message).hint("no kernel takes that much"));
     }
     if let Some(word) = params.split_whitespace().find(|word| breaks_command(word)) {
         let message = format!("`{word}` cannot stand in a command line: iPXE would end it there");
-        return Some(Fault::new(at, message).hint("leave it out"));
+        return Some(Diagnostic::new(at, message).hint("leave it out"));
     }
     // Some count as blanks in one place and as line ends in another: none of them is let in.
     let bad = params.chars().find(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'))?;
     let message = format!("`{}` cannot stand in a command line", bad.escape_debug());
-    Some(Fault::new(at, message).hint("keep it on one line, without control characters"))
+    Some(Diagnostic::new(at, message).hint("keep it on one line, without control characters"))
 }
 
 /// Words that iPXE does not pass on: they end the command, or make the rest of it a comment.
@@ -199,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_break_a_script_is_refused() {
+    fn script_breaking_characters_are_refused() {
         let spec = |kernel: &str, params: &str| BootConfigSpec {
             selector: Some(Selector::everything()),
             kernel: kernel.to_owned(),

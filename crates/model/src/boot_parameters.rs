@@ -1,4 +1,4 @@
-//! Boot parameters on BSS's wire: who is addressed, and what they boot.
+//! Boot parameters in BSS's wire format: the addressed nodes and their parameters.
 //!
 //! Bodies are read as leniently as BSS reads them, since its clients were written against that:
 //! names in any case, `null` for absent, unknown members ignored, anything after the first value
@@ -99,7 +99,8 @@ fn cloud_init(value: Value) -> Result<CloudInit, ParseParametersError> {
         Some(value @ Value::Object(_)) => Ok(Some(value)),
         Some(_) => Err(wrong_type(name, "an object")),
     };
-    let (meta_data, user_data) = (object("meta-data")?, object("user-data")?);
+    let meta_data = object("meta-data")?;
+    let user_data = object("user-data")?;
     let phone_home = all.take("phone-home").map(PhoneHome::from_value).transpose()?;
     Ok(CloudInit { meta_data, user_data, phone_home: phone_home.unwrap_or_default() })
 }
@@ -115,7 +116,7 @@ impl Members {
         }
     }
 
-    /// What was spelled exactly so goes before other spellings.
+    /// The exact spelling takes precedence over other spellings.
     fn take(&mut self, name: &str) -> Option<Value> {
         let exact = self.0.remove(name);
         let value = exact.or_else(|| {
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_the_wrong_shape_is_refused_by_its_name() {
+    fn wrong_shape_is_refused_by_field_name() {
         assert_eq!(parse(""), Err(ParseParametersError::Empty));
         assert!(matches!(parse("{\"hosts\":[\"a\""), Err(ParseParametersError::Json(_))));
         for body in [
@@ -230,7 +231,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_again(
+        fn written_value_is_read_again(
             hosts in proptest::collection::vec(".{0,12}", 0..4),
             nids in proptest::collection::vec(any::<i32>(), 0..4),
             params in ".{0,40}",

@@ -1,6 +1,6 @@
-//! Where a node stands in its booting: what it is to do the next time it asks.
+//! The boot state of a node: decisions about its next boots.
 //!
-//! Most nodes have no record at all and boot whatever their configuration says.
+//! Most nodes have no record at all and boot by their configuration.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Mac, Name, NodeId, Xname};
 
-/// What was decided about one node's booting, by people or by what the node reported.
+/// The decisions about one node's booting, made by people or by the node's reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BootState {
@@ -31,15 +31,15 @@ pub struct BootState {
     /// counts as new unless it installs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<Name, u64>,
-    /// The boot it was last given a configuration for one boot in. Gone with its next boot, with
-    /// what people decide meanwhile, and when it reports.
+    /// The last one-time boot of the node. Cleared by its next boot, by a new decision, and by its
+    /// report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub given: Option<Given>,
+    pub given: Option<ServedConfig>,
     /// What installs it, from when it was handed out until the node reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub installing: Option<Name>,
-    /// Since when the node has something on its disk to boot from: what installs is not given to
-    /// it again unless somebody says so.
+    /// Since when the node has a system on its disk: an installer is not served again unless an
+    /// operator asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub installed: Option<Timestamp>,
@@ -48,15 +48,15 @@ pub struct BootState {
     pub provisioning: Option<Provisioning>,
     /// The node is gone; that it is installed waits for it to come back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub was: Option<Was>,
+    pub was: Option<RemovedMachine>,
     /// When people last decided on its mode or its next boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub decided: Option<Timestamp>,
-    /// Why, in the words of who said so.
+    /// The reason, as given by the author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who said so: a token's name, `phone-home`, `agent`.
+    /// The author: a token's name, `phone-home`, `agent`.
     pub by: String,
     #[schemars(with = "String")]
     pub since: Timestamp,
@@ -66,9 +66,9 @@ pub struct BootState {
 /// A configuration for one boot, handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Given {
+pub struct ServedConfig {
     pub config: Name,
-    /// Of the configuration: a changed one is not what was given.
+    /// Revision of the configuration: a changed configuration is another one.
     pub revision: u64,
     #[schemars(with = "String")]
     pub at: Timestamp,
@@ -80,36 +80,36 @@ pub struct Given {
     pub reinstall: bool,
 }
 
-/// What a node boots the agent for.
+/// The run for which a node boots the provisioning agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Provisioning {
     pub run: String,
     pub profile: Name,
-    /// Of the node's arming. Its token is made of this and of the site's key, so that a script can
-    /// carry it without anything being looked up; alone it is worth nothing.
+    /// Of the node's enrollment. Its token is made of this and of the site's key, so that a script
+    /// can carry the token without a lookup. The nonce alone is worth nothing.
     pub nonce: [u8; 16],
 }
 
 /// The machine that a removed node was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Was {
+pub struct RemovedMachine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xname: Option<Xname>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub macs: Vec<Mac>,
 }
 
-/// What follows from handing out a kernel to a node: [`BootState::hand_out`].
+/// The consequence of serving a kernel to a node: [`BootState::note_served`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HandOut {
+pub struct ServedBoot {
     pub at: Timestamp,
     /// The decision it was made under: [`BootState::decided`].
     pub decided: Option<Timestamp>,
     /// It is for one boot.
-    pub given: Option<Given>,
+    pub given: Option<ServedConfig>,
     /// It is marked `once`.
     pub spends: bool,
     /// It installs.
@@ -127,31 +127,33 @@ pub enum BootMode {
     Install,
     /// Leaves the network boot for the disk.
     Disk,
-    /// Waits until told otherwise.
+    /// Waits until the state is changed.
     Hold,
 }
 
-/// What a node does when it asks what to boot.
+/// The action of a node when it asks for its boot script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Doing {
+pub enum BootAction {
     /// It boots a kernel.
     Boot,
     /// It boots what installs it.
     Install,
-    /// It boots the agent, to be provisioned.
+    /// Boots the provisioning agent.
     Provision,
     /// It leaves for its disk.
     Disk,
-    /// It waits because somebody said so.
+    /// Waits by an operator's decision.
     Hold,
     /// It waits because nothing was written for it.
     Wait,
-    /// It is turned away.
+    /// Its requests are refused.
     Disabled,
+    /// It gets an error instead of a script.
+    Fail,
 }
 
-impl Doing {
+impl BootAction {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Boot => "boot",
@@ -161,6 +163,7 @@ impl Doing {
             Self::Hold => "hold",
             Self::Wait => "wait",
             Self::Disabled => "disabled",
+            Self::Fail => "fail",
         }
     }
 
@@ -170,7 +173,7 @@ impl Doing {
     }
 }
 
-impl std::fmt::Display for Doing {
+impl std::fmt::Display for BootAction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.as_str())
     }
@@ -229,9 +232,9 @@ impl BootState {
             && self.provisioning.is_none()
     }
 
-    /// Takes note of what was handed out. What was decided or reported after that stands: a note
-    /// may come late, and it may come twice.
-    pub fn hand_out(&mut self, out: &HandOut) {
+    /// Records a served one-time boot. Later decisions and reports take precedence: a record may
+    /// come late, and it may come twice.
+    pub fn note_served(&mut self, out: &ServedBoot) {
         let stands = self.decided == out.decided;
         let reported = self.installed.is_some_and(|at| at >= out.at);
         if let Some(given) = &out.given {
@@ -251,7 +254,7 @@ impl BootState {
         }
     }
 
-    /// Somebody decides on the mode or the next boot: what was given before is taken back.
+    /// Records a decision about the mode or the next boot, which cancels an earlier one-time boot.
     pub fn decide(&mut self, now: Timestamp, decide: impl FnOnce(&mut Self)) {
         let said = |state: &Self| (state.mode, state.once.clone(), state.reinstall);
         let before = said(self);
@@ -261,7 +264,7 @@ impl BootState {
         }
     }
 
-    /// The node reports that it has installed itself. What people decided meanwhile stays.
+    /// Records the node's report that it has installed itself. Decisions made meanwhile stay.
     pub fn report_installed(&mut self, now: Timestamp) {
         if matches!(self.mode, None | Some(BootMode::Install)) {
             self.mode = Some(BootMode::Disk);
@@ -284,50 +287,51 @@ mod tests {
     }
 
     /// `rescue` is named for the next boot at second 1 and handed out at second 2.
-    fn handed_out() -> (BootState, HandOut) {
+    fn served() -> (BootState, ServedBoot) {
         let mut state = BootState::new(NodeId::from_bits(1), "test", at(0));
         let rescue: Name = "rescue".parse().unwrap();
         state.decide(at(1), |state| state.once = Some(rescue.clone()));
-        let given = Given { config: rescue, revision: 7, at: at(2), named: true, reinstall: false };
+        let given =
+            ServedConfig { config: rescue, revision: 7, at: at(2), named: true, reinstall: false };
         let decided = state.decided;
         let out =
-            HandOut { at: at(2), decided, given: Some(given), spends: true, installing: None };
+            ServedBoot { at: at(2), decided, given: Some(given), spends: true, installing: None };
         (state, out)
     }
 
     #[test]
-    fn a_hand_out_is_noted_once_however_often_it_is_told() {
-        let (mut state, out) = handed_out();
-        state.hand_out(&out);
+    fn served_boot_counts_once_however_often_it_is_noted() {
+        let (mut state, out) = served();
+        state.note_served(&out);
         assert_eq!((&state.once, &state.given), (&None, &out.given));
         let noted = state.clone();
-        state.hand_out(&out);
+        state.note_served(&out);
         assert_eq!(state, noted);
     }
 
     #[test]
-    fn a_late_note_takes_nothing_from_what_was_decided_or_reported_meanwhile() {
-        let (mut state, out) = handed_out();
+    fn late_note_keeps_later_decisions_and_reports() {
+        let (mut state, out) = served();
         state.decide(at(3), |state| state.once = None);
         state.decide(at(4), |state| state.once = Some("rescue".parse().unwrap()));
-        state.hand_out(&out);
+        state.note_served(&out);
         assert!(state.once.is_some() && state.given.is_none(), "it was named again: {state:?}");
         assert_eq!(state.spent.len(), 1);
 
-        let (mut state, out) = handed_out();
-        let out = HandOut { installing: Some("rescue".parse().unwrap()), ..out };
+        let (mut state, out) = served();
+        let out = ServedBoot { installing: Some("rescue".parse().unwrap()), ..out };
         state.report_installed(at(3));
-        state.hand_out(&out);
+        state.note_served(&out);
         assert!(state.once.is_none() && state.given.is_none() && state.installing.is_none());
     }
 
     #[test]
-    fn saying_again_what_holds_is_no_decision_unless_it_takes_something_back() {
-        let (mut state, out) = handed_out();
+    fn repeated_decision_counts_only_if_it_revokes_something() {
+        let (mut state, out) = served();
         let before = state.clone();
         state.decide(at(3), |state| state.once = Some("rescue".parse().unwrap()));
         assert_eq!(state, before);
-        state.hand_out(&out);
+        state.note_served(&out);
         state.decide(at(4), |state| state.once = None);
         assert_eq!((state.given, state.decided), (None, Some(at(4))));
     }

@@ -13,7 +13,7 @@ use crate::{Mac, Nid, NodeId, Xname};
 /// Longest tag.
 const MAX_TAG: usize = 128;
 
-/// What a record is stored under. Nothing but spelling tells the kinds apart.
+/// The key of a record. Only the spelling distinguishes the kinds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BssKey {
     Xname(Xname),
@@ -33,7 +33,7 @@ pub enum ParseBssKeyError {
     Wrong,
 }
 
-/// What one key boots.
+/// The boot parameters of one key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BssRecord {
@@ -64,7 +64,7 @@ pub struct CloudInit {
     pub phone_home: PhoneHome,
 }
 
-/// What a node told about itself when it had booted.
+/// The report of a booted node about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PhoneHome {
     #[serde(default)]
@@ -83,7 +83,7 @@ pub struct PhoneHome {
     pub fqdn: String,
 }
 
-/// Parameters that go with a kernel or initrd, whoever boots it.
+/// Parameters of a kernel or initrd, for every node that boots it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BssImage {
@@ -123,7 +123,7 @@ impl BssKey {
     pub const DEFAULT: &'static str = "Default";
     pub const GLOBAL: &'static str = "Global";
 
-    /// The record for machines of an architecture that nobody knows.
+    /// The record for unknown machines of an architecture.
     pub fn unknown(arch: &str) -> Self {
         Self::Tag(format!("Unknown-{arch}"))
     }
@@ -132,8 +132,7 @@ impl BssKey {
         Self::Tag(word.into())
     }
 
-    /// The key under which what was written for a name is found; its id, if the name reads like an
-    /// xname, a MAC address or a nid.
+    /// The key of a name's record; the id, if the name reads like an xname, a MAC address or a nid.
     pub fn of_name(name: &str, id: NodeId) -> Self {
         match name.parse() {
             Ok(tag @ Self::Tag(_)) => tag,
@@ -154,7 +153,7 @@ impl FromStr for BssKey {
         {
             return Ok(Self::Xname(xname));
         }
-        if text.contains([':', '-'])
+        if text.contains([':', '-', '.'])
             && let Ok(mac) = text.parse()
         {
             return Ok(Self::Mac(mac));
@@ -198,9 +197,14 @@ mod tests {
         let key = |text: &str| text.parse::<BssKey>().unwrap();
         assert!(matches!(key("x1203c4s2b1n0"), BssKey::Xname(_)));
         assert!(matches!(key("A4:BF:01:3C:5E:70"), BssKey::Mac(_)));
-        assert_eq!(key("a4-bf-01-3c-5e-70"), key("A4:BF:01:3C:5E:70"));
+        for spelled in ["a4-bf-01-3c-5e-70", "a4bf.013c.5e70", "01-A4-BF-01-3C-5E-70"] {
+            assert_eq!(key(spelled), key("A4:BF:01:3C:5E:70"));
+        }
+        assert_eq!(key("X1203C4S2B1N0"), key("x1203c4s2b1n0"));
         assert!(matches!(key("nid48"), BssKey::Nid(_)));
-        for tag in ["Default", "Unknown-x86_64", "Compute", "x1203c4s2b1", "nid0", "a4bf013c5e70"] {
+        assert!(matches!(key("nid0"), BssKey::Nid(_)));
+        for tag in ["Default", "Unknown-x86_64", "Compute", "x1203c4s2b1", "nid-1", "a4bf013c5e70"]
+        {
             assert_eq!(key(tag), BssKey::Tag(tag.to_owned()));
         }
         assert_eq!("".parse::<BssKey>(), Err(ParseBssKeyError::Empty));

@@ -1,18 +1,18 @@
-//! Resources as people write them: `{api: hoist/v1, kind, name, spec}` in YAML or JSON, several
-//! to a file.
+//! Resources as people write them: `{api: hoist/v1, kind, name, spec}` in YAML or JSON, several to
+//! a file.
 //!
-//! Reading never stops at the first fault: every document of a file is looked at, and each error
-//! says file, line and column, and what to do.
+//! Reading never stops at the first fault: every document of a file is checked, and each error
+//! names file, line and column, and the remedy.
 
 mod plain;
 mod read;
 
+use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use read::{DocumentError, cloud_config, from_json, read, read_one};
 
-use crate::fault::Fault;
 use crate::{
     ArtifactName, ArtifactSpec, BootConfigSpec, GroupKey, GroupSpec, MetadataLayerSpec, Name,
     NetworkSpec, NodeSpec, PartitionSpec, ProvisionProfileSpec,
@@ -41,7 +41,7 @@ pub struct Document {
     pub spec: Spec,
 }
 
-/// What a document is called: a group's name has two parts, an artifact's is a file name.
+/// The name of a document: a group's name has two parts, an artifact's is a file name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DocumentName {
     Plain(Name),
@@ -136,8 +136,8 @@ impl Document {
         self.spec.kind()
     }
 
-    /// What is wrong with it by itself.
-    pub fn check(&self) -> Vec<Fault> {
+    /// The faults that can be found without the site.
+    pub fn check(&self) -> Vec<Diagnostic> {
         match &self.spec {
             Spec::Partition(_) => Vec::new(),
             Spec::Network(spec) => spec.check(),

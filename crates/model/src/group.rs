@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Fault;
 use crate::name::ParseNameError;
 use crate::text::as_text;
 use crate::{GroupName, Name, Selector};
 
-/// `PARTITION/NAME`. Without a partition the default one is meant.
+/// `PARTITION/NAME`. The partition may be omitted for the default one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
     pub partition: Name,
@@ -56,9 +56,10 @@ impl Group {
 }
 
 impl GroupSpec {
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<Diagnostic> {
         if self.members.is_some() && self.selector.is_some() {
-            let fault = Fault::new("members", "a group has `members` or a `selector`, not both");
+            let fault =
+                Diagnostic::new("members", "a group has `members` or a `selector`, not both");
             return vec![fault.hint("remove one of them")];
         }
         Vec::new()

@@ -1,5 +1,5 @@
-//! What the builder of images leaves beside what it made: which file is what, and what it is called
-//! as an artifact. `hoist-image` writes it, `hoist` reads it, and neither knows the other.
+//! The index beside a built image: its files and their artifact names. `hoist-image` writes it,
+//! `hoist` reads it, and neither depends on the other.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct ImageIndex {
     pub name: Name,
     /// Words for the kernel, beside those that say where the root is.
     pub kernel_args: Vec<String>,
-    /// What it was made from that the document only names: packages with their versions.
+    /// Sources that the document only names: packages with their versions.
     pub made_from: Vec<String>,
     pub files: Vec<ImageFile>,
 }

@@ -5,7 +5,6 @@
 //! input gives the same answer in the server, the command line and the agent.
 
 mod exit;
-mod fault;
 mod id;
 mod mac;
 mod name;
@@ -28,16 +27,18 @@ pub mod node;
 pub mod partition;
 pub mod provision_profile;
 pub mod selector;
+mod suggestion;
 
 pub use artifact::{Artifact, ArtifactSpec, Digest};
 pub use boot::{Boot, BootRules, SelectedBy};
 pub use boot_config::{BootConfig, BootConfigSpec, ConfigMode};
 pub use boot_parameters::{BootParameters, ParseParametersError};
-pub use boot_state::{BootMode, BootState, Doing, Given, HandOut, Provisioning, Was};
+pub use boot_state::{
+    BootAction, BootMode, BootState, Provisioning, RemovedMachine, ServedBoot, ServedConfig,
+};
 pub use bss::{BssImage, BssImageKey, BssKey, BssRecord, CloudInit, ImageKind, PhoneHome};
 pub use document::{Document, Kind, Spec};
 pub use exit::Exit;
-pub use fault::{Fault, nearest};
 pub use group::{Group, GroupKey, GroupSpec};
 pub use id::{NodeId, ParseNodeIdError};
 pub use image::{ImageFile, ImageIndex};
@@ -53,4 +54,5 @@ pub use node::{
 pub use partition::{Partition, PartitionSpec};
 pub use provision_profile::{ProvisionProfile, ProvisionProfileSpec};
 pub use selector::Selector;
+pub use suggestion::nearest;
 pub use xname::{Xname, XnameKind};

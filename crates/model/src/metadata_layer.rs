@@ -1,12 +1,13 @@
-//! Metadata layers: what a site, a partition, a group or a node says in the documents that
-//! cloud-init reads. The layers of a node are merged; each says one thing about one set of nodes.
+//! Metadata layers: contributions of a site, a partition, a group or a node to the documents that
+//! cloud-init reads. The layers of a node are merged; each applies to one set of nodes.
 
+use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::selector::Level;
-use crate::{Fault, Name, Selector};
+use crate::{Name, Selector};
 
 /// Largest layer, as JSON: it has to fit into one record of every store.
 pub const MAX_LAYER: usize = 256 * 1024;
@@ -41,7 +42,7 @@ const RESERVED: [(&str, &str); 7] = [
     ("network-interfaces", "write `network_config: true` beside `meta_data`"),
 ];
 
-/// What the nodes of a selector are told.
+/// The metadata of the nodes of a selector.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetadataLayerSpec {
@@ -66,7 +67,7 @@ pub struct MetadataLayerSpec {
     /// A cloud-config, as the site writes it; user-data goes over it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub vendor_data: Map<String, Value>,
-    /// What is not a cloud-config: scripts, boothooks, includes.
+    /// Parts other than cloud-config: scripts, boothooks, includes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
     /// Whether the inventory's addresses are given as network-config.
@@ -121,6 +122,12 @@ pub enum PartType {
     Jinja,
     #[serde(rename = "text/part-handler")]
     Handler,
+    /// A whole MIME message with parts of its own, as `cloud-init devel make-mime` makes it.
+    #[serde(rename = "multipart/mixed")]
+    Message,
+    /// Any of the others (also a cloud-config), compressed with gzip and then encoded with base64.
+    #[serde(rename = "application/gzip")]
+    Gzip,
 }
 
 impl PartType {
@@ -134,8 +141,50 @@ impl PartType {
             Self::Include => "text/x-include-url",
             Self::Jinja => "text/jinja2",
             Self::Handler => "text/part-handler",
+            Self::Message => "multipart/mixed",
+            Self::Gzip => "application/gzip",
         }
     }
+}
+
+impl PartType {
+    /// Whether a text can be a part of this type at all.
+    fn check(self, at: &str, text: &str) -> Option<Diagnostic> {
+        match self {
+            Self::Message if !text.is_ascii() => Some(
+                Diagnostic::new(at, "a MIME message has ASCII characters only")
+                    .hint("encode its parts with base64, as `cloud-init devel make-mime` does"),
+            ),
+            Self::Message if !has_multipart_header(text) => Some(
+                Diagnostic::new(at, "this is not a MIME message of several parts")
+                    .hint("it begins with headers, `Content-Type: multipart/…` among them"),
+            ),
+            Self::Gzip if !is_gzip(text) => Some(
+                Diagnostic::new(at, "this is not gzip in base64")
+                    .hint("write what `gzip -c FILE | base64` gives"),
+            ),
+            _ => None,
+        }
+    }
+}
+
+fn has_multipart_header(text: &str) -> bool {
+    let headers = text.lines().take_while(|line| !line.trim().is_empty());
+    let mut lower = headers.map(str::to_ascii_lowercase);
+    lower.any(|line| {
+        line.strip_prefix("content-type:").is_some_and(|kind| kind.trim().starts_with("multipart/"))
+    })
+}
+
+/// The first bytes of every gzip file (`1f 8b 08`) are `H4sI` in base64.
+fn is_gzip(text: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+    let mut length = 0;
+    let plain = text.chars().filter(|c| !c.is_ascii_whitespace()).all(|c| {
+        length += 1;
+        letter(c)
+    });
+    text.trim_start().starts_with("H4sI") && plain && length % 4 == 0
 }
 
 /// A layer as the site keeps it.
@@ -147,8 +196,8 @@ pub struct MetadataLayer {
     pub revision: u64,
 }
 
-/// Where a secret is; what it is stands in no layer. Written as `{secret: {file: NAME}}` in place of
-/// a value.
+/// A reference to a secret; a layer never contains the secret itself. Written as `{secret: {file:
+/// NAME}}` in place of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Secret {
@@ -161,11 +210,11 @@ pub enum Secret {
 }
 
 impl Secret {
-    /// The reference that a value is, if it is one; a fault when it is meant as one and is none.
+    /// The value as a reference, if it is one; a fault if it is an invalid reference.
     pub fn in_value(value: &Value) -> Option<Result<Self, String>> {
         let Value::Object(map) = value else { return None };
         let inner = map.get("secret").filter(|inner| map.len() == 1 && inner.is_object())?;
-        let one_of = "it is one of `{file: NAME}`, `{env: NAME}` and `{age: TEXT}`";
+        let one_of = "use one of `{file: NAME}`, `{env: NAME}` and `{age: TEXT}`";
         let secret = Self::deserialize(inner).map_err(|_| one_of.to_owned());
         Some(secret.and_then(|secret| secret.check().map(|()| secret)))
     }
@@ -195,7 +244,7 @@ impl Secret {
                     return Err("write what `age --armor` gives".to_owned());
                 }
                 if text.len() > MAX_AGE {
-                    return Err(format!("it is longer than {MAX_AGE} bytes"));
+                    return Err(format!("longer than {MAX_AGE} bytes"));
                 }
             }
         }
@@ -204,16 +253,16 @@ impl Secret {
 }
 
 impl MetadataLayerSpec {
-    /// What it speaks of.
+    /// The target of the layer.
     pub fn level(&self) -> Option<Level<'_>> {
         self.selector.as_ref()?.level()
     }
 
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<Diagnostic> {
         let mut faults = Vec::new();
         faults.extend(self.check_selector());
         if let Some(fault) = self.check_size() {
-            // What is too large is not looked at any closer.
+            // A document that is too large must not be examined further.
             faults.push(fault);
             return faults;
         }
@@ -221,12 +270,13 @@ impl MetadataLayerSpec {
             && (hostname.is_empty() || hostname.len() > MAX_HOSTNAME)
         {
             let message = format!("a host name has 1 to {MAX_HOSTNAME} characters");
-            faults.push(Fault::new("hostname", message));
+            faults.push(Diagnostic::new("hostname", message));
         }
         self.check_public_keys(&mut faults);
         for (key, hint) in RESERVED {
             if self.meta_data.contains_key(key) {
-                let fault = Fault::new(format!("meta_data.{key}"), "hoist sets this key itself");
+                let fault =
+                    Diagnostic::new(format!("meta_data.{key}"), "hoist sets this key itself");
                 faults.push(fault.hint(hint));
             }
         }
@@ -253,11 +303,11 @@ impl MetadataLayerSpec {
         ]
     }
 
-    fn check_selector(&self) -> Option<Fault> {
+    fn check_selector(&self) -> Option<Diagnostic> {
         let remedy = "write one of `*`, `partition:NAME`, `group:NAME`, `PARTITION/GROUP` and \
                       `node:NAME`";
         let Some(selector) = &self.selector else {
-            return Some(Fault::new("selector", "it is missing").hint(remedy));
+            return Some(Diagnostic::new("selector", "missing").hint(remedy));
         };
         if selector.level().is_some() {
             return None;
@@ -265,77 +315,79 @@ impl MetadataLayerSpec {
         let message =
             format!("a layer speaks of the site, a partition, a group or a node, not `{selector}`");
         let hint = format!("{remedy}; a group may have a selector of its own");
-        Some(Fault::new("selector", message).hint(hint))
+        Some(Diagnostic::new("selector", message).hint(hint))
     }
 
-    fn check_size(&self) -> Option<Fault> {
+    fn check_size(&self) -> Option<Diagnostic> {
         let bounds = Bounds::of(self.maps().map(|(_, map)| map));
         if bounds.depth > MAX_LAYER_DEPTH {
-            let message = format!("it is nested deeper than {MAX_LAYER_DEPTH} levels");
-            return Some(Fault::new("", message));
+            let message = format!("nested deeper than {MAX_LAYER_DEPTH} levels");
+            return Some(Diagnostic::new("", message));
         }
         let too_many = bounds.values > MAX_LAYER_VALUES;
         let too_large = || serde_json::to_vec(self).map_or(usize::MAX, |text| text.len());
         if too_many || too_large() > MAX_LAYER {
-            let message =
-                format!("it has more than {MAX_LAYER_VALUES} values or {MAX_LAYER} bytes");
-            return Some(Fault::new("", message).hint("make several layers of it"));
+            let message = format!("more than {MAX_LAYER_VALUES} values or {MAX_LAYER} bytes");
+            return Some(Diagnostic::new("", message).hint("make several layers of it"));
         }
         None
     }
 
-    fn check_public_keys(&self, faults: &mut Vec<Fault>) {
+    fn check_public_keys(&self, faults: &mut Vec<Diagnostic>) {
         if self.public_keys.len() > MAX_PUBLIC_KEYS {
-            let message = format!("there are more than {MAX_PUBLIC_KEYS}");
-            faults.push(Fault::new("public_keys", message));
+            let message = format!("more than {MAX_PUBLIC_KEYS}");
+            faults.push(Diagnostic::new("public_keys", message));
         }
         for (i, key) in self.public_keys.iter().enumerate() {
             let at = format!("public_keys[{i}]");
             if key.trim().is_empty() || key.len() > MAX_PUBLIC_KEY {
-                faults.push(Fault::new(at, format!("a key has 1 to {MAX_PUBLIC_KEY} characters")));
+                faults.push(Diagnostic::new(
+                    at,
+                    format!("a key has 1 to {MAX_PUBLIC_KEY} characters"),
+                ));
             } else if key.contains(char::is_control) {
                 let hint = "write one key per entry";
-                faults.push(Fault::new(at, "a key is one line").hint(hint));
+                faults.push(Diagnostic::new(at, "a key is one line").hint(hint));
             } else if key.contains("PRIVATE KEY") {
                 let hint = "write the public half, which ends in `.pub`";
-                faults.push(Fault::new(at, "this is a private key").hint(hint));
+                faults.push(Diagnostic::new(at, "this is a private key").hint(hint));
             }
         }
     }
 
-    fn check_parts(&self, faults: &mut Vec<Fault>) {
+    fn check_parts(&self, faults: &mut Vec<Diagnostic>) {
         if self.parts.len() > MAX_PARTS {
-            faults.push(Fault::new("parts", format!("there are more than {MAX_PARTS}")));
+            faults.push(Diagnostic::new("parts", format!("more than {MAX_PARTS}")));
         }
         for (i, part) in self.parts.iter().enumerate() {
             let at = format!("parts[{i}].content");
             match &part.content {
                 Value::String(text) if text.trim().is_empty() => {
-                    faults.push(Fault::new(at, "it is empty").hint("leave the part out"));
+                    faults.push(Diagnostic::new(at, "empty").hint("leave the part out"));
                 }
-                Value::String(_) => {}
+                Value::String(text) => faults.extend(part.r#type.check(&at, text)),
                 value if Secret::in_value(value).is_some() => check_value(&at, value, faults),
-                _ => faults.push(Fault::new(at, "it is a text, or a reference to a secret")),
+                _ => faults.push(Diagnostic::new(at, "must be a text or a reference to a secret")),
             }
         }
     }
 
-    fn check_replace(&self, faults: &mut Vec<Fault>) {
+    fn check_replace(&self, faults: &mut Vec<Diagnostic>) {
         if self.replace.len() > MAX_REPLACE {
-            faults.push(Fault::new("replace", format!("there are more than {MAX_REPLACE}")));
+            faults.push(Diagnostic::new("replace", format!("more than {MAX_REPLACE}")));
         }
         for (i, way) in self.replace.iter().enumerate() {
             if let Err(fault) = self.check_way(way) {
-                faults.push(Fault { at: format!("replace[{i}]"), ..fault });
+                faults.push(Diagnostic { at: format!("replace[{i}]"), ..fault });
             }
         }
     }
 
     /// A way leads to one key of this layer and cannot be taken for a way to another.
-    fn check_way(&self, way: &str) -> Result<(), Fault> {
-        let fault = |message: String| Fault::new("", message);
+    fn check_way(&self, way: &str) -> Result<(), Diagnostic> {
+        let fault = |message: String| Diagnostic::new("", message);
         if way.len() > MAX_WAY {
-            return Err(fault(format!("it is longer than {MAX_WAY} bytes")));
+            return Err(fault(format!("longer than {MAX_WAY} bytes")));
         }
         let steps = steps(way).ok_or_else(|| {
             fault(format!("`{way}` leads to no key"))
@@ -375,7 +427,7 @@ struct Step {
     quoted: bool,
 }
 
-/// The keys on a way: `user_data.apt.sources."my.list"` has four. `None` for what is no way.
+/// The keys of a path: `user_data.apt.sources."my.list"` has four. `None` for an invalid path.
 pub fn keys_on(way: &str) -> Option<Vec<String>> {
     Some(steps(way)?.into_iter().map(|step| step.key).collect())
 }
@@ -394,7 +446,8 @@ pub fn written_key(key: &str) -> String {
 }
 
 fn steps(way: &str) -> Option<Vec<Step>> {
-    let (mut steps, mut rest) = (Vec::new(), way);
+    let mut steps = Vec::new();
+    let mut rest = way;
     loop {
         let (step, after) = if let Some(inside) = rest.strip_prefix('"') {
             quoted(inside)?
@@ -413,9 +466,10 @@ fn steps(way: &str) -> Option<Vec<Step>> {
     }
 }
 
-/// A key up to its closing quote, and what is behind that.
+/// A key up to its closing quote, and the rest of the text.
 fn quoted(text: &str) -> Option<(Step, &str)> {
-    let (mut key, mut letters) = (String::new(), text.char_indices());
+    let mut key = String::new();
+    let mut letters = text.char_indices();
     loop {
         match letters.next()? {
             (at, '"') => return Some((Step { key, quoted: true }, &text[at + 1..])),
@@ -452,11 +506,11 @@ fn find(
     }
 }
 
-fn check_map(at: &str, map: &Map<String, Value>, faults: &mut Vec<Fault>) {
+fn check_map(at: &str, map: &Map<String, Value>, faults: &mut Vec<Diagnostic>) {
     for (key, value) in map {
         if key.len() > MAX_KEY || key.contains(char::is_control) {
             let message = format!("a key has at most {MAX_KEY} bytes, and no control characters");
-            faults.push(Fault::new(at, message));
+            faults.push(Diagnostic::new(at, message));
             continue;
         }
         check_value(&format!("{at}.{key}"), value, faults);
@@ -470,8 +524,8 @@ fn is_crowded_secret(value: &Value) -> bool {
     map.len() > 1 && ["file", "env", "age"].iter().any(|place| inner.contains_key(*place))
 }
 
-/// `{secret: text}`: somebody meant a reference, and wrote the secret itself, or forgot `file`. With
-/// keys beside it, or with a number, a truth value or a list, it is somebody's own data.
+/// `{secret: text}`: the author meant a reference, but wrote the secret itself or forgot `file`.
+/// With further keys, or with a number, a boolean or a list, it is ordinary data.
 fn is_bare_secret(value: &Value) -> bool {
     let Value::Object(map) = value else { return false };
     map.len() == 1 && matches!(map.get("secret"), Some(Value::String(_) | Value::Null))
@@ -489,24 +543,24 @@ fn has_secret(value: &Value) -> bool {
 }
 
 /// Secrets that are written as such have to be readable as such.
-fn check_value(at: &str, value: &Value, faults: &mut Vec<Fault>) {
+fn check_value(at: &str, value: &Value, faults: &mut Vec<Diagnostic>) {
     match Secret::in_value(value) {
         Some(Ok(_)) => return,
         Some(Err(remedy)) => {
-            faults.push(Fault::new(at, "this is not a reference to a secret").hint(remedy));
+            faults.push(Diagnostic::new(at, "this is not a reference to a secret").hint(remedy));
             return;
         }
         None if is_bare_secret(value) => {
             let message = "a layer says where a secret is, not what it is";
             let hint = "write `{secret: {file: NAME}}`, with `env` or `age` as well; for a key of \
                         your own, another word than `secret` alone in its map";
-            faults.push(Fault::new(at, message).hint(hint));
+            faults.push(Diagnostic::new(at, message).hint(hint));
             return;
         }
         None if is_crowded_secret(value) => {
             let message = "a reference to a secret has no other keys beside it";
             let hint = "write `{secret: {file: NAME}}` in place of the whole value";
-            faults.push(Fault::new(at, message).hint(hint));
+            faults.push(Diagnostic::new(at, message).hint(hint));
             return;
         }
         None => {}
@@ -581,7 +635,7 @@ mod tests {
             let faults = faults(json!({ "selector": selector }));
             assert!(faults[0].contains("; write one of `*`"), "{selector}: {faults:?}");
         }
-        assert!(faults(json!({}))[0].contains("it is missing"));
+        assert!(faults(json!({}))[0].contains("missing"));
     }
 
     #[test]
@@ -644,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hoist_sets_and_what_is_not_there_are_refused() {
+    fn reserved_and_unknown_keys_are_refused() {
         for (value, expected) in [
             (json!({ "meta_data": { "instance-id": "i" } }), "meta_data.instance-id"),
             (json!({ "meta_data": { "hostname": "h" } }), "write `hostname` beside"),
@@ -659,7 +713,7 @@ mod tests {
             ),
             (
                 json!({ "parts": [{ "document": "user-data", "type": "text/x-shellscript", "content": " " }] }),
-                "it is empty",
+                "empty",
             ),
         ] {
             let mut value = value;

@@ -113,7 +113,7 @@ name!(
 );
 
 name!(
-    /// What a node is for. Any word; written as given, compared without case.
+    /// The purpose of a node. Any word; written as given, compared without case.
     Role,
     "role",
     "use 1 to 63 letters, digits and `-` `.` `_`, starting with a letter or digit",
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_prints_as_something_that_parses_to_itself(text in ".{0,70}") {
+        fn parsed_name_prints_as_its_own_parse(text in ".{0,70}") {
             if let Ok(name) = text.parse::<Name>() {
                 prop_assert_eq!(name.to_string().parse(), Ok(name));
             }

@@ -2,15 +2,16 @@
 
 use std::net::IpAddr;
 
+use hoist_diagnostic::Diagnostic;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Name;
-use crate::fault::Fault;
 
 const MAX_SUBNETS: usize = 64;
 const MAX_SERVERS: usize = 16;
+const MAX_SMD_NAME: usize = 63;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -32,6 +33,9 @@ pub struct NetworkSpec {
     /// The DNS domain of the nodes on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
+    /// Its name in SMD, where that is spelled differently: `HMN`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smd_name: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -64,48 +68,62 @@ pub struct Network {
 }
 
 impl NetworkSpec {
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<Diagnostic> {
         let mut faults = Vec::new();
         if self.vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan)) {
-            faults.push(Fault::new("vlan", "a VLAN is 1 to 4094"));
+            faults.push(Diagnostic::new("vlan", "a VLAN is 1 to 4094"));
         }
         if self.subnets.len() > MAX_SUBNETS {
-            faults.push(Fault::new("subnets", format!("there are more than {MAX_SUBNETS}")));
+            faults.push(Diagnostic::new("subnets", format!("more than {MAX_SUBNETS}")));
         }
         if self.dns.len() > MAX_SERVERS || self.ntp.len() > MAX_SERVERS {
-            faults.push(Fault::new("", format!("there are more than {MAX_SERVERS} servers")));
+            faults.push(Diagnostic::new("", format!("more than {MAX_SERVERS} servers")));
         }
         for (i, server) in self.ntp.iter().enumerate() {
             if !is_host(server) {
-                faults.push(Fault::new(format!("ntp[{i}]"), format!("`{server}` is not a host")));
+                faults.push(Diagnostic::new(
+                    format!("ntp[{i}]"),
+                    format!("`{server}` is not a host"),
+                ));
             }
         }
         if let Some(domain) = self.domain.as_deref().filter(|domain| !is_host(domain)) {
-            faults.push(Fault::new("domain", format!("`{domain}` is not a domain name")));
+            faults.push(Diagnostic::new("domain", format!("`{domain}` is not a domain name")));
+        }
+        if let Some(name) = &self.smd_name
+            && (name.is_empty() || name.len() > MAX_SMD_NAME || name.contains(char::is_control))
+        {
+            let message = format!("a name in SMD has 1 to {MAX_SMD_NAME} printable characters");
+            faults.push(Diagnostic::new("smd_name", message));
         }
         for (i, subnet) in self.subnets.iter().enumerate() {
             subnet.check(&format!("subnets[{i}]"), &mut faults);
             for earlier in &self.subnets[..i] {
                 if earlier.cidr.contains(&subnet.cidr) || subnet.cidr.contains(&earlier.cidr) {
                     let message = format!("{} and {} overlap", earlier.cidr, subnet.cidr);
-                    faults.push(Fault::new(format!("subnets[{i}].cidr"), message));
+                    faults.push(Diagnostic::new(format!("subnets[{i}].cidr"), message));
                 }
             }
         }
         faults
     }
+
+    /// The subnet of an address.
+    pub fn subnet_of(&self, address: IpAddr) -> Option<&Subnet> {
+        self.subnets.iter().find(|subnet| subnet.cidr.contains(&address))
+    }
 }
 
 impl Subnet {
-    fn check(&self, at: &str, faults: &mut Vec<Fault>) {
+    fn check(&self, at: &str, faults: &mut Vec<Diagnostic>) {
         if self.cidr.trunc() != self.cidr {
             let message = format!("{} has host bits set", self.cidr);
             let hint = format!("write {}", self.cidr.trunc());
-            faults.push(Fault::new(format!("{at}.cidr"), message).hint(hint));
+            faults.push(Diagnostic::new(format!("{at}.cidr"), message).hint(hint));
         }
         if let Some(gateway) = self.gateway.filter(|gateway| !self.cidr.contains(gateway)) {
             let message = format!("{gateway} is outside of {}", self.cidr);
-            faults.push(Fault::new(format!("{at}.gateway"), message));
+            faults.push(Diagnostic::new(format!("{at}.gateway"), message));
         }
         for (i, range) in self.dhcp.iter().enumerate() {
             let inside = self.cidr.contains(&range.start) && self.cidr.contains(&range.end);
@@ -114,7 +132,7 @@ impl Subnet {
                     "{} to {} is not a range inside of {}",
                     range.start, range.end, self.cidr
                 );
-                faults.push(Fault::new(format!("{at}.dhcp[{i}]"), message));
+                faults.push(Diagnostic::new(format!("{at}.dhcp[{i}]"), message));
             }
         }
     }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use compact_str::CompactString;
+use hoist_diagnostic::Diagnostic;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Fault;
 use crate::{GroupName, LabelKey, Mac, Name, Nid, NodeId, Role, Xname};
 
 /// Bounds of one node. They keep a node's record small enough for every backend and every reader.
@@ -21,7 +21,7 @@ const MAX_LABELS: usize = 64;
 const MAX_LABEL_VALUE: usize = 256;
 const MAX_DATA_BYTES: usize = 64 * 1024;
 
-/// What people (or an import) declare about a machine.
+/// The declaration of a machine, by people or by an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSpec {
@@ -36,7 +36,7 @@ pub struct NodeSpec {
     /// Explicit groups of the node's partition.
     #[serde(default, skip_serializing_if = "Groups::is_empty")]
     pub groups: Groups,
-    /// Which interface boots, when that should not be worked out by the partition's rules.
+    /// The boot interface, if the partition's rules should not select it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<Box<BootChoice>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -158,7 +158,7 @@ pub struct Bmc {
     pub protocol: Option<String>,
 }
 
-/// What the machine says it is: a second identity beside its MACs.
+/// The hardware identity that the machine reports, besides its MACs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct System {
@@ -181,7 +181,7 @@ pub struct Labels(Box<[(LabelKey, CompactString)]>);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Groups(Box<[GroupName]>);
 
-/// A node as the site keeps it: the spec plus what the server sets.
+/// A node as the site keeps it: the spec and the fields of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
@@ -232,20 +232,20 @@ pub struct Maintenance {
 pub struct Provenance {
     /// Such as `smd` or `file`.
     pub source: Name,
-    /// What the source calls it.
+    /// The identifier of the node at the source.
     pub external_id: String,
     /// Fields of the spec that people took over; the source does not write them any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub released: Vec<String>,
 }
 
-/// What was last seen of a machine. Lives apart from the spec and never makes a site revision.
+/// The last observed state of a machine. Stored apart from the spec; never makes a site revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeState {
     #[serde(default)]
     pub power: Power,
-    /// How far the machine has come, in the words of whoever reports it.
+    /// The lifecycle phase of the machine, as reported.
     #[serde(default)]
     pub phase: Lifecycle,
     #[schemars(with = "String")]
@@ -352,11 +352,11 @@ impl NodeSpec {
     }
 
     /// Everything wrong with this spec by itself. Clashes with other nodes are the roster's business.
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<Diagnostic> {
         let mut faults = Vec::new();
         if self.xname.is_some_and(|xname| !xname.is_node()) {
             faults.push(
-                Fault::new("xname", "this xname does not name a node")
+                Diagnostic::new("xname", "this xname does not name a node")
                     .hint("a node's xname ends in n and a number, like x1000c0s0b0n0"),
             );
         }
@@ -364,7 +364,7 @@ impl NodeSpec {
         let uuid = self.system.as_ref().and_then(|system| system.uuid.as_ref());
         if let Some(uuid) = uuid.filter(|uuid| !is_uuid(uuid)) {
             faults.push(
-                Fault::new("system.uuid", format!("`{uuid}` is not a UUID"))
+                Diagnostic::new("system.uuid", format!("`{uuid}` is not a UUID"))
                     .hint("write it like 4c4c4544-0042-3510-8057-b4c04f4a5931"),
             );
         }
@@ -375,47 +375,47 @@ impl NodeSpec {
         faults
     }
 
-    fn check_interfaces(&self, faults: &mut Vec<Fault>) {
+    fn check_interfaces(&self, faults: &mut Vec<Diagnostic>) {
         at_most(faults, "interfaces", self.interfaces.len(), MAX_INTERFACES);
         for (i, interface) in self.interfaces.iter().enumerate() {
             let at = format!("interfaces[{i}]");
             if !interface.mac.is_unicast() {
                 let message = format!("`{}` cannot belong to one interface", interface.mac);
-                faults.push(Fault::new(format!("{at}.mac"), message)
+                faults.push(Diagnostic::new(format!("{at}.mac"), message)
                     .hint("broadcast, multicast and all-zero addresses are placeholders; leave the interface out"));
             }
             at_most(faults, &format!("{at}.addresses"), interface.addresses.len(), MAX_ADDRESSES);
             if interface.vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan)) {
-                faults.push(Fault::new(format!("{at}.vlan"), "a VLAN is 1 to 4094"));
+                faults.push(Diagnostic::new(format!("{at}.vlan"), "a VLAN is 1 to 4094"));
             }
             for earlier in &self.interfaces[..i] {
                 if earlier.name == interface.name {
-                    let message = format!("there are two interfaces named `{}`", interface.name);
-                    faults.push(Fault::new(format!("{at}.name"), message));
+                    let message = format!("two interfaces are named `{}`", interface.name);
+                    faults.push(Diagnostic::new(format!("{at}.name"), message));
                 }
                 if earlier.mac == interface.mac {
                     let message = format!("two interfaces have the MAC {}", interface.mac);
-                    faults.push(Fault::new(format!("{at}.mac"), message));
+                    faults.push(Diagnostic::new(format!("{at}.mac"), message));
                 }
             }
         }
     }
 
-    fn check_boot(&self, faults: &mut Vec<Fault>) {
+    fn check_boot(&self, faults: &mut Vec<Diagnostic>) {
         let Some(choice) = &self.boot else { return };
         if **choice == BootChoice::default() {
             faults.push(
-                Fault::new("boot", "it chooses nothing")
+                Diagnostic::new("boot", "selects no interface")
                     .hint("name `mac`, `ip` or `interface`, or leave `boot` out"),
             );
         } else if crate::boot::chosen(self, choice).is_none() {
-            faults.push(Fault::new("boot", "no interface of this node fits the choice").hint(
+            faults.push(Diagnostic::new("boot", "no interface of this node fits the choice").hint(
                 "`mac`, `ip` and `interface` must all be those of one interface that is not a BMC",
             ));
         }
     }
 
-    fn check_labels(&self, faults: &mut Vec<Fault>) {
+    fn check_labels(&self, faults: &mut Vec<Diagnostic>) {
         at_most(faults, "labels", self.labels.0.len(), MAX_LABELS);
         for (key, value) in self.labels.iter() {
             let plain = !value.chars().any(char::is_control);
@@ -423,23 +423,23 @@ impl NodeSpec {
                 let message = format!(
                     "a label value has at most {MAX_LABEL_VALUE} characters, none of them control characters"
                 );
-                faults.push(Fault::new(format!("labels.{key}"), message));
+                faults.push(Diagnostic::new(format!("labels.{key}"), message));
             }
         }
     }
 
-    fn check_data(&self, faults: &mut Vec<Fault>) {
+    fn check_data(&self, faults: &mut Vec<Diagnostic>) {
         let Some(data) = &self.data else { return };
         let bytes = serde_json::to_vec(data).map_or(usize::MAX, |text| text.len());
         if bytes > MAX_DATA_BYTES {
             let message = format!("{bytes} bytes of data are more than {MAX_DATA_BYTES}");
-            faults.push(Fault::new("data", message).hint("keep large files in artifacts"));
+            faults.push(Diagnostic::new("data", message).hint("keep large files in artifacts"));
         }
     }
 }
 
-/// Moves a list to a place that is just large enough. Shrinking it where it stands would leave a
-/// hole behind every node, too small for most of what comes after.
+/// Moves a list to an allocation of exact size. Shrinking it in place would leave a hole behind
+/// every node, too small for most later allocations.
 fn exact<T>(list: &mut Vec<T>) {
     if list.capacity() > list.len() {
         let mut moved = Vec::with_capacity(list.len());
@@ -448,9 +448,9 @@ fn exact<T>(list: &mut Vec<T>) {
     }
 }
 
-fn at_most(faults: &mut Vec<Fault>, at: &str, count: usize, limit: usize) {
+fn at_most(faults: &mut Vec<Diagnostic>, at: &str, count: usize, limit: usize) {
     if count > limit {
-        faults.push(Fault::new(at, format!("{count} are more than the limit of {limit}")));
+        faults.push(Diagnostic::new(at, format!("{count} are more than the limit of {limit}")));
     }
 }
 
@@ -574,7 +574,7 @@ impl Node {
     }
 }
 
-/// 32 hex digits in the groups that everybody prints.
+/// 32 hex digits in the usual groups.
 pub fn is_uuid(text: &str) -> bool {
     let groups: Vec<&str> = text.split('-').collect();
     groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])

@@ -1,10 +1,11 @@
-//! Provision profiles: what becomes of the disks of a set of nodes, as people declare it.
+//! Provision profiles: the declared disk content of a set of nodes.
 //!
-//! The sections are those of a provisioning document; what they mean is for the provisioning context
-//! to say.
+//! The sections are those of a provisioning document; their meaning belongs to the provisioning
+//! context.
 
 use std::collections::BTreeMap;
 
+use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -12,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::boot_config::{MAX_PARAMS, artifacts_in, breaks_command};
 use crate::metadata_layer::{Bounds, MAX_LAYER_DEPTH, MAX_LAYER_VALUES};
 use crate::node::Arch;
-use crate::{Fault, Name, Secret, Selector};
+use crate::{Name, Secret, Selector};
 
 /// Largest profile, as JSON: it has to fit into one record of every store.
 pub const MAX_PROFILE: usize = 256 * 1024;
@@ -28,21 +29,21 @@ pub const OWN_ACTIONS: [&str; 9] =
 /// Sections that are the controller's to write.
 const RESERVED: [(&str, &str); 2] = [
     ("node", "it is written for each node"),
-    ("report", "agents report to the controller that gave them their order"),
+    ("report", "agents report to the controller that gave them their job"),
 ];
 
-/// What is installed on the nodes of a selector.
+/// The installation of the nodes of a selector.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProvisionProfileSpec {
-    /// Which nodes it is for, if nobody names another profile for them.
+    /// The nodes of the profile, unless a run names another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<Selector>,
     /// Among equally specific profiles the highest wins.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i32,
     /// The sections of the provisioning document. `artifact:NAME` stands for an artifact of the
-    /// site; `config_drive: {}` for what the node's metadata layers say.
+    /// site; `config_drive: {}` for the node's rendered metadata.
     #[serde(default)]
     pub document: Map<String, Value>,
     /// What `secret://NAME` in it stands for; by default the file of that name among the server's
@@ -74,40 +75,39 @@ pub fn agent_artifacts(arch: Arch) -> [String; 2] {
 }
 
 impl ProvisionProfileSpec {
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<Diagnostic> {
         let mut faults = Vec::new();
         if self.selector.is_none() {
             let hint = "write `selector: \"*\"` for all nodes, or `role:compute`, `node:n1`, …";
-            faults.push(Fault::new("selector", "it is missing").hint(hint));
+            faults.push(Diagnostic::new("selector", "missing").hint(hint));
         }
         if let Some(fault) = self.check_size() {
-            // What is too large is not looked at any closer.
+            // A document that is too large must not be examined further.
             faults.push(fault);
             return faults;
         }
         if self.document.is_empty() {
             let hint = "write its sections: `disks`, `storage`, `images`, `boot`, …";
-            faults.push(Fault::new("document", "it is empty").hint(hint));
+            faults.push(Diagnostic::new("document", "empty").hint(hint));
         }
         for (section, hint) in RESERVED {
             if self.document.contains_key(section) {
                 let at = format!("document.{section}");
-                faults.push(Fault::new(at, "hoist sets this section itself").hint(hint));
+                faults.push(Diagnostic::new(at, "hoist sets this section itself").hint(hint));
             }
         }
         if self.secrets.len() > MAX_PROFILE_SECRETS {
-            faults
-                .push(Fault::new("secrets", format!("there are more than {MAX_PROFILE_SECRETS}")));
+            faults.push(Diagnostic::new("secrets", format!("more than {MAX_PROFILE_SECRETS}")));
         }
         for (name, secret) in &self.secrets {
             if let Err(message) = secret.check() {
-                faults.push(Fault::new(format!("secrets.{name}"), message));
+                faults.push(Diagnostic::new(format!("secrets.{name}"), message));
             }
         }
         faults.extend(self.check_agent_params());
         if self.phone_home_within_s.is_some_and(|s| s == 0 || s > MAX_PHONE_HOME_S) {
-            let message = format!("it is 1 to {MAX_PHONE_HOME_S} seconds");
-            faults.push(Fault::new("phone_home_within_s", message));
+            let message = format!("must be 1 to {MAX_PHONE_HOME_S} seconds");
+            faults.push(Diagnostic::new("phone_home_within_s", message));
         }
         faults
     }
@@ -136,32 +136,32 @@ impl ProvisionProfileSpec {
         actions.chain(sections).collect()
     }
 
-    fn check_size(&self) -> Option<Fault> {
+    fn check_size(&self) -> Option<Diagnostic> {
         let bounds = Bounds::of([&self.document]);
         if bounds.depth > MAX_LAYER_DEPTH {
-            let message = format!("it is nested deeper than {MAX_LAYER_DEPTH} levels");
-            return Some(Fault::new("document", message));
+            let message = format!("nested deeper than {MAX_LAYER_DEPTH} levels");
+            return Some(Diagnostic::new("document", message));
         }
         let too_large = || serde_json::to_vec(self).map_or(usize::MAX, |text| text.len());
         if bounds.values > MAX_LAYER_VALUES || too_large() > MAX_PROFILE {
-            let message =
-                format!("it has more than {MAX_LAYER_VALUES} values or {MAX_PROFILE} bytes");
+            let message = format!("more than {MAX_LAYER_VALUES} values or {MAX_PROFILE} bytes");
             let hint = "fetch large contents as images";
-            return Some(Fault::new("document", message).hint(hint));
+            return Some(Diagnostic::new("document", message).hint(hint));
         }
         None
     }
 
-    fn check_agent_params(&self) -> Option<Fault> {
+    fn check_agent_params(&self) -> Option<Diagnostic> {
         let params = &self.agent_params;
         if params.len() > MAX_PARAMS {
-            return Some(Fault::new(
+            return Some(Diagnostic::new(
                 "agent_params",
-                format!("it is longer than {MAX_PARAMS} bytes"),
+                format!("longer than {MAX_PARAMS} bytes"),
             ));
         }
         let breaks = params.contains(char::is_control) || params.split(' ').any(breaks_command);
-        breaks.then(|| Fault::new("agent_params", "iPXE would not take it for one command line"))
+        breaks
+            .then(|| Diagnostic::new("agent_params", "iPXE would not take it for one command line"))
     }
 }
 
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_plug_ins_have_to_bring_is_named_with_its_place() {
+    fn missing_plug_in_parts_are_named_with_their_place() {
         let profile = spec(json!({"selector": "*", "document": {
             "flow": {"actions": ["disks", "raid", "boot"]},
             "vendor.example/raid@1": {}, "disks": {},
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn profile_errors_are_reported_with_their_place() {
         let found = faults(json!({
             "document": {"node": {"id": "n1"}},
             "secrets": {"a": {"file": "../x"}},
@@ -258,7 +258,7 @@ mod tests {
                 "{at} {found:?}"
             );
         }
-        assert_eq!(faults(json!({"selector": "*"})), ["document: it is empty"]);
+        assert_eq!(faults(json!({"selector": "*"})), ["document: empty"]);
     }
 
     #[test]

@@ -7,11 +7,10 @@
 //!        | K=V | xname: nid: mac: state: | first(expr) | /REGEX/
 //! ```
 //!
-//! A `/REGEX/` is for names of roles; only a site that knows how to match it ([`Vocabulary`]) takes
-//! it.
+//! A `/REGEX/` is for names of roles; only a site that can match it ([`Vocabulary`]) accepts it.
 //!
-//! [`Selector`] is what was written. What a bare name means depends on the site, so a selector is
-//! first bound to a [`Vocabulary`]; the [`Bound`] selector then answers for one node at a time.
+//! [`Selector`] is the written form. The meaning of a bare name depends on the site, so a selector
+//! is first bound to a [`Vocabulary`]; the [`Bound`] selector then answers for one node at a time.
 
 mod bound;
 mod glob;
@@ -68,7 +67,7 @@ pub(crate) enum Atom {
     State(Lifecycle),
 }
 
-/// What a selector of one exact atom speaks of: the site, or a thing that is named in it.
+/// The target of a selector of one exact atom: the site, or a named object in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level<'a> {
     Cluster,
@@ -79,6 +78,13 @@ pub enum Level<'a> {
         name: &'a str,
     },
     Node(&'a str),
+}
+
+/// Names of groups and partitions in a selector, without patterns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExactNames<'a> {
+    pub groups: Vec<&'a str>,
+    pub partitions: Vec<&'a str>,
 }
 
 impl Selector {
@@ -113,14 +119,22 @@ impl Selector {
         }
     }
 
-    /// Bare names in it, but for those that are only ruled out: the roles it speaks of.
+    /// The bare names in it, except negated ones: the roles it selects.
     pub fn words(&self) -> Vec<&str> {
         let mut words = Vec::new();
         self.0.words(&mut words);
         words
     }
 
-    /// What it means at this site.
+    /// The groups and partitions that it names in full, also negated ones. A name that the site does
+    /// not have selects nothing, so callers with selectors from people must check them.
+    pub fn exact_names(&self) -> ExactNames<'_> {
+        let mut names = ExactNames::default();
+        self.0.exact_names(&mut names);
+        names
+    }
+
+    /// The meaning of the selector at this site.
     pub fn bind(&self, site: &dyn Vocabulary) -> Result<Bound, BindError> {
         bound::bind(&self.0, site)
     }
@@ -159,6 +173,23 @@ impl fmt::Display for Expr {
 }
 
 impl Expr {
+    fn exact_names<'a>(&'a self, names: &mut ExactNames<'a>) {
+        match self {
+            Self::Any(parts) | Self::All(parts) => {
+                for part in parts {
+                    part.exact_names(names);
+                }
+            }
+            Self::Not(inner) | Self::First(inner) => inner.exact_names(names),
+            Self::Atom(Atom::Partition(partition)) => names.partitions.extend(partition.as_exact()),
+            Self::Atom(Atom::Group { partition, group }) => {
+                names.partitions.extend(partition.as_exact());
+                names.groups.extend(group.as_exact());
+            }
+            Self::Atom(_) => {}
+        }
+    }
+
     fn words<'a>(&'a self, words: &mut Vec<&'a str>) {
         match self {
             Self::Any(parts) | Self::All(parts) => {
@@ -172,8 +203,8 @@ impl Expr {
         }
     }
 
-    /// What is printed never has more parentheses than what was written: it would be nested too
-    /// deeply to be read again.
+    /// The printed form must never have more parentheses than the written one: it could be nested
+    /// too deeply to be parsed again.
     fn inside(&self, f: &mut fmt::Formatter<'_>, part: &Self) -> fmt::Result {
         if part.strength() > self.strength() || matches!(part, Self::Not(_)) {
             fmt::Display::fmt(part, f)
@@ -207,8 +238,9 @@ impl fmt::Display for Atom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Everything => f.write_str("*"),
-            // A role may be called like an operator; quoted, it is not taken for one.
-            Self::Bare(word) if parse::OPERATORS.contains(&word.as_str()) => {
+            // A role may be called like an operator, or like a prefix with its value; quoted, it is
+            // not taken for one.
+            Self::Bare(word) if parse::OPERATORS.contains(&word.as_str()) || word.contains(':') => {
                 write!(f, "\"{word}\"")
             }
             Self::Bare(word) => f.write_str(word),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::text::as_text;
 
-/// What an xname names.
+/// The kind of component that an xname names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum XnameKind {
     System,
@@ -43,7 +43,7 @@ pub struct Xname {
 
 const MAX_PARTS: usize = 6;
 
-/// Longest text looked at; the longest valid one has 6 letters and 6 numbers of 5 digits.
+/// Longest accepted text; the longest valid one has 6 letters and 6 numbers of 5 digits.
 const MAX_TEXT: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,7 +53,7 @@ pub struct ParseXnameError {
     reason: &'static str,
 }
 
-/// Letters in order -> what they name. The letters alone decide the kind.
+/// Letters in order -> component kind. The letters alone decide the kind.
 const SHAPES: [(&str, XnameKind); 15] = [
     ("x", XnameKind::Cabinet),
     ("xb", XnameKind::CabinetBmc),
@@ -154,7 +154,7 @@ fn split(text: &str) -> Result<(String, [u16; MAX_PARTS], u8), &'static str> {
         rest = &rest[digits_end..];
     }
     if letters.is_empty() {
-        return Err("it is empty");
+        return Err("empty");
     }
     let parts = u8::try_from(letters.len()).map_err(|_| "it has too many components")?;
     Ok((letters, ordinals, parts))

@@ -1,20 +1,24 @@
-//! Which disk is meant. A disk is bound when everything that is said about it agrees with it and with
-//! no other; it is never taken because it is the only one left.
+//! Binding the disks of a document to the disks of a machine. A disk is bound if all its attributes
+//! match exactly one disk; it is never chosen for being the only one left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::{DiskMatch, Document, Id};
 use crate::facts::{Bus, DiskFacts, Facts};
 
 /// Disks of the document, each with the one of the machine that it is.
 pub type Binding<'a> = BTreeMap<Id, &'a DiskFacts>;
 
-/// All disks of a document, or everything that keeps them from being found.
-pub fn bind<'a>(document: &Document, facts: &'a Facts) -> Result<Binding<'a>, Vec<Diagnostic>> {
+/// Binds all disks of a document, or returns every reason against it.
+pub fn bind<'a>(
+    document: &Document,
+    facts: &'a Facts,
+) -> Result<Binding<'a>, Vec<ProvisionDiagnostic>> {
     let policy = &document.sections.policy;
-    let (mut bound, mut found) = (Binding::new(), Vec::new());
+    let mut bound = Binding::new();
+    let mut found = Vec::new();
     for (id, disk) in document.sections.disks.iter() {
         let place = format!("disks.{id}.match");
         match one(&place, &disk.matches, facts, policy.allow_kernel_names) {
@@ -27,7 +31,8 @@ pub fn bind<'a>(document: &Document, facts: &'a Facts) -> Result<Binding<'a>, Ve
         if let Some(other) = owners.insert(&disk.kernel_name, id) {
             let what = format!("it is the same disk as `{other}`");
             let place = format!("disks.{id}.match");
-            let diagnostic = Diagnostic::new(Code::Twice, place, what).evidence([identity(disk)]);
+            let diagnostic =
+                ProvisionDiagnostic::new(Code::Twice, place, what).evidence([identity(disk)]);
             found.push(diagnostic.hint("name each disk once"));
         }
     }
@@ -39,11 +44,11 @@ fn one<'a>(
     wanted: &DiskMatch,
     facts: &'a Facts,
     allow_kernel_names: bool,
-) -> Result<&'a DiskFacts, Diagnostic> {
+) -> Result<&'a DiskFacts, ProvisionDiagnostic> {
     if is_weak(wanted) && !allow_kernel_names {
         let what = "a kernel name alone may be another disk the next time";
         let hint = "add its wwn, eui, serial or by_path, or set `policy.allow_kernel_names`";
-        return Err(Diagnostic::new(Code::WeakMatch, place, what).hint(hint));
+        return Err(ProvisionDiagnostic::new(Code::WeakMatch, place, what).hint(hint));
     }
     // Disks that are never written to count, too: otherwise leaving them out would choose.
     let matching: Vec<_> =
@@ -62,37 +67,37 @@ fn one<'a>(
             let what = format!("it is `{}`", names.join("` as well as `"));
             let seen = several.iter().map(|disk| identity(disk));
             let hint = "say more about the one that is meant: its serial or by_path";
-            Err(Diagnostic::new(Code::SeveralDisks, place, what).evidence(seen).hint(hint))
+            Err(ProvisionDiagnostic::new(Code::SeveralDisks, place, what).evidence(seen).hint(hint))
         }
     }
 }
 
-fn nothing(place: &str, wanted: &DiskMatch, facts: &Facts) -> Diagnostic {
+fn nothing(place: &str, wanted: &DiskMatch, facts: &Facts) -> ProvisionDiagnostic {
     let why = |disk: &DiskFacts| {
         format!("`{}` differs in {}", disk.kernel_name, differences(wanted, disk).join(", "))
     };
     let seen: Vec<_> = facts.disks.iter().map(why).collect();
-    let what = "no disk is what it says";
-    let found = Diagnostic::new(Code::NoDisk, place, what);
+    let what = "no disk matches";
+    let found = ProvisionDiagnostic::new(Code::NoDisk, place, what);
     if seen.is_empty() {
         return found.evidence(["there is no disk at all".to_owned()]);
     }
     found.evidence(seen).hint("compare it with the facts of the machine")
 }
 
-/// Whether nothing that lasts is said, but what the kernel happens to call it.
+/// Whether the match has only a kernel name.
 fn is_weak(wanted: &DiskMatch) -> bool {
     wanted.kernel_name.is_some()
         && DiskMatch { kernel_name: None, ..wanted.clone() } == DiskMatch::default()
 }
 
-/// What the kernel happens to call it may agree with the rest; it does not choose among several.
+/// A kernel name must agree with the other attributes; it does not choose among several disks.
 fn is_known_without_its_name(
     place: &str,
     wanted: &DiskMatch,
     disk: &DiskFacts,
     facts: &Facts,
-) -> Result<(), Diagnostic> {
+) -> Result<(), ProvisionDiagnostic> {
     let lasting = DiskMatch { kernel_name: None, ..wanted.clone() };
     let others = facts.disks.iter().filter(|other| {
         other.kernel_name != disk.kernel_name && differences(&lasting, other).is_empty()
@@ -109,11 +114,11 @@ fn is_known_without_its_name(
     );
     let seen = std::iter::once(disk).chain(others).map(identity);
     let hint = "add its wwn, eui, serial or by_path, or set `policy.allow_kernel_names`";
-    Err(Diagnostic::new(Code::WeakMatch, place, what).evidence(seen).hint(hint))
+    Err(ProvisionDiagnostic::new(Code::WeakMatch, place, what).evidence(seen).hint(hint))
 }
 
-/// What disks of the document are known by wherever they are plugged in and whatever the kernel calls
-/// them; nothing of those that have nothing of the kind.
+/// The lasting identities of disks, independent of their slots and kernel names. Disks without one
+/// are left out.
 pub fn lasting(ids: &BTreeSet<Id>, document: &Document, facts: &Facts) -> Vec<DiskMatch> {
     let bound = bind(document, facts).unwrap_or_default();
     ids.iter().filter_map(|id| bound.get(id)).filter_map(|disk| lasting_of(disk)).collect()
@@ -168,7 +173,7 @@ pub fn differences(wanted: &DiskMatch, disk: &DiskFacts) -> Vec<&'static str> {
     differ
 }
 
-/// Where nobody makes links, what udev would have made them of says the same.
+/// Without udev links, compares the attributes that udev would have used.
 fn has_link(wanted: &[String], disk: &DiskFacts) -> bool {
     wanted.iter().map(|link| below_dev(link)).any(|link| {
         disk.links.iter().any(|is| below_dev(is) == link)
@@ -179,7 +184,8 @@ fn has_link(wanted: &[String], disk: &DiskFacts) -> bool {
     })
 }
 
-/// A name below `/dev/disk/by-id`: of a number that is the disk's alone, or of its model and serial.
+/// A name below `/dev/disk/by-id`: of a number that is the disk's alone, or of its model and
+/// serial.
 fn is_id(id: &str, disk: &DiskFacts) -> bool {
     const NUMBERS: [&str; 4] = ["wwn-", "nvme-eui.", "nvme-nvme.", "scsi-3"];
     const KINDS: [&str; 6] = ["ata-", "nvme-", "scsi-SATA_", "scsi-S", "usb-", "virtio-"];
@@ -236,19 +242,21 @@ fn is_target(
     wanted: &DiskMatch,
     disk: &DiskFacts,
     all: &[DiskFacts],
-) -> Result<(), Diagnostic> {
+) -> Result<(), ProvisionDiagnostic> {
     let name = &disk.kernel_name;
     let never = |why: &str, hint: &str| {
         let what = format!("disk `{name}` {why}");
-        Err(Diagnostic::new(Code::NeverTarget, place, what).evidence([identity(disk)]).hint(hint))
+        Err(ProvisionDiagnostic::new(Code::NeverTarget, place, what)
+            .evidence([identity(disk)])
+            .hint(hint))
     };
     if let Some(reason) = &disk.unreadable {
         let what = format!("disk `{name}` cannot be read: {reason}");
-        let found = Diagnostic::new(Code::NoDisk, place, what).evidence([identity(disk)]);
-        return Err(found.hint("see what is wrong with it; no other is taken in its place"));
+        let found = ProvisionDiagnostic::new(Code::NoDisk, place, what).evidence([identity(disk)]);
+        return Err(found.hint("repair or replace the disk; no other disk is used in its place"));
     }
     if disk.is_boot_medium {
-        return never("is what the machine was started from", "start it from something else");
+        return never("is the boot device of the running system", "start it from something else");
     }
     if disk.removable {
         return never("is removable", "removable disks are never written to");
@@ -265,18 +273,20 @@ fn is_target(
     if ![512, 4096].contains(&disk.logical_sector) {
         let sector = disk.logical_sector;
         let what = format!("disk `{name}` has sectors of {sector} bytes, and I know 512 and 4096");
-        return Err(Diagnostic::new(Code::Firmware, place, what).evidence([identity(disk)]));
+        return Err(
+            ProvisionDiagnostic::new(Code::Firmware, place, what).evidence([identity(disk)])
+        );
     }
     is_no_leg(place, disk, all)
 }
 
-fn is_no_leg(place: &str, disk: &DiskFacts, all: &[DiskFacts]) -> Result<(), Diagnostic> {
+fn is_no_leg(place: &str, disk: &DiskFacts, all: &[DiskFacts]) -> Result<(), ProvisionDiagnostic> {
     let name = &disk.kernel_name;
     let hint = "paths of multipath are no targets; take away the other paths while installing";
     if !disk.multipath_maps.is_empty() {
         let maps = disk.multipath_maps.join("`, `");
         let what = format!("disk `{name}` is a path of multipath map `{maps}`");
-        let found = Diagnostic::new(Code::MultipathLeg, place, what);
+        let found = ProvisionDiagnostic::new(Code::MultipathLeg, place, what);
         return Err(found.evidence([identity(disk)]).hint(hint));
     }
     let twins: Vec<_> = all.iter().filter(|other| is_twin(disk, other)).collect();
@@ -286,7 +296,7 @@ fn is_no_leg(place: &str, disk: &DiskFacts, all: &[DiskFacts]) -> Result<(), Dia
     let names: Vec<_> = twins.iter().map(|twin| twin.kernel_name.as_str()).collect();
     let what = format!("disks `{name}` and `{}` may be one and the same", names.join("`, `"));
     let seen = twins.iter().map(|twin| identity(twin));
-    let found = Diagnostic::new(Code::MultipathLeg, place, what);
+    let found = ProvisionDiagnostic::new(Code::MultipathLeg, place, what);
     Err(found.evidence([identity(disk)]).evidence(seen).hint(hint))
 }
 
@@ -363,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_of_a_disk_is_the_first_of_what_makers_give_to_one_only() {
+    fn stable_disk_id_is_the_first_unique_maker_id() {
         let of = |disk: DiskFacts| serde_json::to_value(lasting_of(&disk)).expect("plain");
         let bare = DiskFacts { wwn: None, ..disk("sda") };
         assert_eq!(of(disk("sda")), json!({"wwn": "0x5000c500sda"}));
@@ -377,12 +387,16 @@ mod tests {
         Facts { disks: disks.into_iter().collect(), ..Facts::default() }
     }
 
-    /// What the only disk of a document is bound to.
-    fn bound(matches: Value, facts: &Facts) -> Result<String, Diagnostic> {
+    /// The binding of the only disk of a document.
+    fn bound(matches: Value, facts: &Facts) -> Result<String, ProvisionDiagnostic> {
         bound_by(matches, &json!({}), facts)
     }
 
-    fn bound_by(matches: Value, policy: &Value, facts: &Facts) -> Result<String, Diagnostic> {
+    fn bound_by(
+        matches: Value,
+        policy: &Value,
+        facts: &Facts,
+    ) -> Result<String, ProvisionDiagnostic> {
         let document = document(json!({"os": {"match": matches}}), policy);
         let mut found = match bind(&document, facts) {
             Ok(bound) => return Ok(bound.values().next().expect("one").kernel_name.clone()),
@@ -401,14 +415,14 @@ mod tests {
         serde_json::from_value(document).expect("a document")
     }
 
-    fn refused(matches: Value, facts: &Facts, code: Code) -> Diagnostic {
+    fn refused(matches: Value, facts: &Facts, code: Code) -> ProvisionDiagnostic {
         let found = bound(matches, facts).expect_err("refused");
         assert_eq!(found.code, code, "{found}");
         found
     }
 
     #[test]
-    fn a_disk_is_bound_when_everything_said_agrees() {
+    fn disk_is_bound_if_all_attributes_match() {
         let facts = machine([disk("sda"), disk("sdb")]);
         for matches in [
             json!({"wwn": "0x5000c500sdb"}),
@@ -425,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_understood_where_nobody_makes_them() {
+    fn links_are_resolved_without_udev() {
         let facts = machine([
             DiskFacts { model: Some("WDC WD40EFRX-68W".to_owned()), ..disk("sda") },
             DiskFacts { model: Some("SAMSUNG MZ".to_owned()), ..disk("sdb") },
@@ -455,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_name_does_not_choose_among_disks_that_are_alike() {
+    fn kernel_name_does_not_choose_among_equal_disks() {
         let facts = machine([disk("sda"), disk("sdb")]);
         for alike in [json!({"bus": "sas"}), json!({"rotational": false, "model": "Model A"})] {
             let mut wanted = alike;
@@ -471,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_cannot_be_read_is_not_replaced_by_another_one() {
+    fn unreadable_disk_is_not_replaced_by_another() {
         let mut broken = disk("sda");
         broken.unreadable = Some("input/output error".to_owned());
         let facts = machine([broken, disk("sdb")]);
@@ -479,12 +493,12 @@ mod tests {
         assert_eq!(found.code, Code::SeveralDisks, "{found}");
         let found = bound(json!({"serial": "S-sda"}), &facts).expect_err("nobody knows it");
         assert_eq!(found.code, Code::NoDisk, "{found}");
-        assert!(found.what.contains("input/output error"), "{found}");
+        assert!(found.diagnostic.message.contains("input/output error"), "{found}");
         assert_eq!(bound(json!({"serial": "S-sdb"}), &facts), Ok("sdb".to_owned()));
     }
 
     #[test]
-    fn one_attribute_that_disagrees_is_enough_to_refuse() {
+    fn one_mismatching_attribute_refuses_the_disk() {
         let facts = machine([disk("sda"), disk("sdb")]);
         let found =
             refused(json!({"wwn": "0x5000c500sdb", "kernel_name": "sda"}), &facts, Code::NoDisk);
@@ -495,19 +509,19 @@ mod tests {
     }
 
     #[test]
-    fn two_disks_with_one_wwn_are_both_named() {
+    fn duplicate_wwn_names_both_disks() {
         let mut twin = disk("sdb");
         twin.wwn = disk("sda").wwn;
         let facts = machine([disk("sda"), twin]);
         let found = refused(json!({"wwn": "0x5000c500sda"}), &facts, Code::SeveralDisks);
-        assert!(found.what.contains("`sda` as well as `sdb`"), "{found}");
+        assert!(found.diagnostic.message.contains("`sda` as well as `sdb`"), "{found}");
         assert_eq!(found.evidence.len(), 2);
         let told_apart = json!({"wwn": "0x5000c500sda", "serial": "S-sdb"});
         assert_eq!(bound(told_apart, &facts), Ok("sdb".to_owned()));
     }
 
     #[test]
-    fn a_path_and_a_name_that_contradict_each_other_choose_no_disk() {
+    fn contradicting_path_and_name_match_no_disk() {
         // Two drives with one WWN, of which the name says one and the path the other.
         let nvme = |name: &str, path: &str| DiskFacts {
             wwn: Some("eui.0025385000000001".to_owned()),
@@ -523,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_name_alone_needs_the_policy() {
+    fn kernel_name_alone_needs_the_policy() {
         let facts = machine([disk("sda")]);
         refused(json!({"kernel_name": "sda"}), &facts, Code::WeakMatch);
         let allowed = json!({"allow_kernel_names": true});
@@ -531,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_written_to_is_not_left_out_to_choose_another() {
+    fn unwritable_disk_is_an_error_and_not_skipped() {
         let removable = DiskFacts { removable: true, ..disk("sdb") };
         let facts = machine([disk("sda"), removable]);
         refused(json!({"model": "Model A"}), &facts, Code::SeveralDisks);
@@ -539,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn boot_media_and_removable_and_read_only_and_virtual_disks_are_never_bound() {
+    fn boot_removable_read_only_and_virtual_disks_are_never_bound() {
         let of = |change: fn(&mut DiskFacts)| {
             let mut disk = disk("sda");
             change(&mut disk);
@@ -575,11 +589,11 @@ mod tests {
         };
         let facts = machine([one, other]);
         let found = refused(json!({"by_path": "pci-other"}), &facts, Code::MultipathLeg);
-        assert!(found.what.contains("`sdb` and `sda`"), "{found}");
+        assert!(found.diagnostic.message.contains("`sdb` and `sda`"), "{found}");
     }
 
     #[test]
-    fn a_number_that_goes_to_whichever_disk_is_found_first_tells_nothing() {
+    fn unstable_disk_number_does_not_identify_a_disk() {
         let nvme = |at: u8, wwn: &str| DiskFacts {
             wwn: Some(wwn.to_owned()),
             serial: Some("SAME".to_owned()),
@@ -600,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn two_disks_of_a_document_are_two_disks() {
+    fn two_document_disks_bind_to_distinct_disks() {
         let disks =
             json!({"a": {"match": {"serial": "S-sda"}}, "b": {"match": {"by_path": "pci-sda"}}});
         let document = document(disks, &json!({}));
@@ -609,7 +623,7 @@ mod tests {
         assert_eq!((found.len(), found[0].code), (1, Code::Twice));
     }
 
-    /// Disks that share much with each other, as they do where somebody bought many of one kind.
+    /// Disks that share many attributes, as in a purchase of one model.
     fn any_disk() -> impl Strategy<Value = DiskFacts> {
         let flags = (any::<[bool; 5]>(), 0..3_u8, 0..3_u8, 0..2_u8);
         flags.prop_map(|([removable, read_only, boot, is_virtual, leg], wwn, serial, path)| {
@@ -629,7 +643,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bound_disk_agrees_in_all_is_the_only_one_and_may_be_written_to(
+        fn bound_disk_matches_uniquely_and_is_writable(
             disks in proptest::collection::vec(any_disk(), 0..6),
             wwn in proptest::option::of(0..3_u8),
             serial in proptest::option::of(0..3_u8),

@@ -1,17 +1,17 @@
-//! What actions need of each other's sections, put into the document before anything is laid out.
+//! Claims: partitions that actions need, added to the document before the layout.
 //!
-//! Partitioning never asks whether a config drive is wanted: whoever makes one claims a partition,
-//! and the claim becomes a node of the storage like those that people write.
+//! The layout does not know about config drives: the action that makes a config drive claims a
+//! partition, and the claim becomes a storage node like the declared ones.
 
 use std::collections::BTreeMap;
 
-use hoist_engine::action::{Contribution, Description, Document as Shared, Failure};
-use hoist_engine::contribute::{ContributeError, Contributor, merge};
+use hoist_engine::action::{Contribution, Description, Document as Shared, Failure, Planner};
+use hoist_engine::contribute::{ContributeError, merge};
 use hoist_engine::record::FailureKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::size::MIB;
 use crate::document::{
     Boot, BootFirmware, BootLoader, Bytes, ConfigDrive, Content, Document, Fs, FsKind, Id, Part,
@@ -24,9 +24,9 @@ use crate::layout::disks_of_mount;
 /// resolving.
 const CLAIMS: &str = "claims";
 
-/// Smallest config drive; what FAT itself needs is in it.
+/// Smallest config drive, including the tables of FAT.
 const CONFIG_DRIVE_LEAST: u64 = 8 * MIB;
-/// What a file or a directory takes beside its bytes, at most.
+/// Most bytes that a file or a directory occupies beyond its size.
 const FAT_CLUSTER: u64 = 32 * 1024;
 /// Kernels and initramfs of two systems have room in it, and FAT32 enough clusters on 4Kn disks.
 const ESP_SIZE: u64 = 512 * MIB;
@@ -44,7 +44,7 @@ pub struct StorageClaim {
     pub name: Option<String>,
     pub placement: Placement,
     pub order: Order,
-    /// What is made on it.
+    /// The file system on the partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fs: Option<ClaimedFs>,
 }
@@ -53,12 +53,12 @@ pub struct StorageClaim {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// That of what is mounted there; of several the first by id.
+    /// The disk of the file system with this mount point; of several disks the first by id.
     OnDiskOf(String),
     Disk(Id),
 }
 
-/// Before or behind what people wrote.
+/// The position relative to the declared partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -74,7 +74,7 @@ pub struct ClaimedFs {
     pub label: String,
 }
 
-/// What those of hoist's own actions need that need something of others.
+/// The built-in actions that claim partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     ConfigDrive,
@@ -91,13 +91,13 @@ impl Needs {
         }
     }
 
-    /// Those of the actions that a document wants to run.
+    /// The claims of the queued actions.
     pub fn queued(document: &Document) -> Vec<Self> {
         Self::ALL.into_iter().filter(|needs| document.is_queued(needs.name())).collect()
     }
 }
 
-impl Contributor for Needs {
+impl Planner for Needs {
     fn describe(&self) -> Description {
         let name = self.name();
         let contributes: &[&str] = match self {
@@ -152,7 +152,7 @@ fn has_root(sections: &Sections) -> bool {
     fss.any(|fs| fs.mount.as_deref() == Some("/"))
 }
 
-/// A volume behind everything else on the disk of the root, and what fills it.
+/// A volume behind all other partitions on the disk of the root, and the image that fills it.
 fn config_drive(sections: &Sections) -> Result<Vec<Contribution>, Failure> {
     let Some(drive) = &sections.config_drive else { return Ok(Vec::new()) };
     let size = Bytes(config_drive_size(drive));
@@ -182,7 +182,8 @@ fn config_drive(sections: &Sections) -> Result<Vec<Contribution>, Failure> {
         "made_by": "config_drive", "target": target,
         "format": "raw", "compression": "none", "size": size,
     });
-    let (section, id) = ("images".to_owned(), "config-drive".to_owned());
+    let section = "images".to_owned();
+    let id = "config-drive".to_owned();
     asked.push(Contribution { section, id, value: image });
     Ok(asked)
 }
@@ -201,10 +202,10 @@ fn config_drive_size(drive: &ConfigDrive) -> u64 {
     (content + CONFIG_DRIVE_LEAST).div_ceil(MIB) * MIB
 }
 
-/// What the firmware needs to find the system, before everything else on the disk of the root.
+/// The partitions that the firmware needs, before all other partitions on the disk of the root.
 fn boot(sections: &Sections, firmware: Firmware) -> Result<Vec<Contribution>, Failure> {
     let Some(boot) = &sections.boot else { return Ok(Vec::new()) };
-    // A whole system that comes as an image brings what it is started with.
+    // An image of a whole system brings its own boot files.
     if !has_root(sections) {
         return Ok(Vec::new());
     }
@@ -251,21 +252,22 @@ pub fn started_by(boot: &Boot, firmware: Firmware) -> (bool, bool) {
     }
 }
 
-/// The document with everything in it that the queued actions need of each other.
-pub fn resolve<'a, C: Contributor + ?Sized + 'a>(
+/// The document with the claims of all queued actions.
+pub fn resolve<'a, C: Planner + ?Sized + 'a>(
     document: &Document,
     queued: impl IntoIterator<Item = &'a C>,
     facts: &Facts,
-) -> Result<Document, Vec<Diagnostic>> {
-    let bug =
-        |error: serde_json::Error| vec![Diagnostic::new(Code::Contribution, "", error.to_string())];
+) -> Result<Document, Vec<ProvisionDiagnostic>> {
+    let bug = |error: serde_json::Error| {
+        vec![ProvisionDiagnostic::new(Code::Contribution, "", error.to_string())]
+    };
     let value = serde_json::to_value(&document.sections).map_err(bug)?;
     let shared: Shared = serde_json::from_value(value).map_err(bug)?;
     let facts = serde_json::to_value(facts).map_err(bug)?;
     let merged = merge(&shared, queued, &facts).map_err(|error| vec![of_merging(&error)])?;
     let wrong = |error: serde_json::Error| {
         let what = format!("what actions ask for cannot be read: {error}");
-        vec![Diagnostic::new(Code::Contribution, CLAIMS, what)]
+        vec![ProvisionDiagnostic::new(Code::Contribution, CLAIMS, what)]
     };
     let claims = merged.0.get(CLAIMS).cloned().unwrap_or_else(|| json!({}));
     let claims: BTreeMap<Id, StorageClaim> = serde_json::from_value(claims).map_err(wrong)?;
@@ -280,23 +282,24 @@ pub fn resolve<'a, C: Contributor + ?Sized + 'a>(
     if found.is_empty() { Ok(resolved) } else { Err(found) }
 }
 
-fn of_merging(error: &ContributeError) -> Diagnostic {
+fn of_merging(error: &ContributeError) -> ProvisionDiagnostic {
     let what = match error {
         ContributeError::Failed { action, source } => format!("action `{action}`: {source}"),
         other => other.to_string(),
     };
-    Diagnostic::new(Code::Contribution, "flow.actions", what)
+    ProvisionDiagnostic::new(Code::Contribution, "flow.actions", what)
 }
 
-/// A claim becomes a node. Where it goes says the document as people wrote it, so that claims do not
+/// Turns a claim into a node. The original document decides its position, so that claims do not
 /// depend on each other.
 fn put(
     resolved: &mut Document,
     written: &Document,
     id: &Id,
     claim: &StorageClaim,
-) -> Result<(), Diagnostic> {
-    let wrong = |what: String| Diagnostic::new(Code::Contribution, format!("{CLAIMS}.{id}"), what);
+) -> Result<(), ProvisionDiagnostic> {
+    let wrong =
+        |what: String| ProvisionDiagnostic::new(Code::Contribution, format!("{CLAIMS}.{id}"), what);
     let disk = match &claim.placement {
         Placement::Disk(disk) => disk.clone(),
         Placement::OnDiskOf(mount) => disks_of_mount(written, mount)
@@ -380,7 +383,10 @@ mod tests {
         Facts { firmware, disks: vec![disk("sda"), disk("sdb")], ..Facts::default() }
     }
 
-    fn resolved(sections: &Value, firmware: Firmware) -> Result<Document, Vec<Diagnostic>> {
+    fn resolved(
+        sections: &Value,
+        firmware: Firmware,
+    ) -> Result<Document, Vec<ProvisionDiagnostic>> {
         resolve(&document(sections), &Needs::ALL, &facts(firmware))
     }
 
@@ -398,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_drive_gets_the_last_partition_of_the_roots_disk_and_what_fills_it() {
+    fn config_drive_is_the_last_partition_of_the_root_disk() {
         let document = resolved(&drive(), Firmware::Bios).expect("a document");
         assert_eq!(on_root_disk(&document, Firmware::Bios), ["root", "swap", "config-drive"]);
         let (id, image) = document.sections.images.iter().next().expect("an image");
@@ -413,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn only_actions_that_are_queued_are_asked() {
+    fn only_queued_actions_claim() {
         let mut sections = drive();
         sections["boot"] = json!({});
         sections["flow"] = json!({"actions": ["disks", "boot"]});
@@ -426,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_is_written_down_is_taken_and_no_other_claimed() {
+    fn declared_partition_satisfies_the_claim() {
         let mut sections = drive();
         sections["storage"] = json!([
             {"part": {"id": "mine", "on": "a", "size": "16 MiB", "role": "config_drive"}},
@@ -438,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_drive_is_as_large_as_what_is_in_it() {
+    fn config_drive_size_follows_from_its_files() {
         let with = |bytes: usize| {
             let text = Content::Text("x".repeat(bytes));
             ConfigDrive { files: [("a/b".to_owned(), text)].into() }
@@ -448,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn boot_claims_what_the_firmware_needs_before_everything_else() {
+    fn boot_claims_firmware_partitions_first() {
         for (firmware, boot, first) in [
             (Firmware::Bios, json!({}), &["bios-boot"][..]),
             (Firmware::Uefi, json!({}), &["esp"][..]),
@@ -466,31 +472,31 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_claimed_is_told_with_who_asks() {
+    fn impossible_claim_is_reported_with_its_claimant() {
         let told = |sections: &Value| {
             let found = resolved(sections, Firmware::Bios).expect_err("refused");
             assert_eq!(found[0].code, Code::Contribution, "{}", found[0]);
-            found[0].what.clone()
+            found[0].diagnostic.message.clone()
         };
         let mut rootless = drive();
         rootless["storage"] = json!([]);
         assert!(told(&rootless).contains("`config_drive`"));
         assert!(told(&json!({"boot": {"loader": "uki"}})).contains("`boot`"));
-        // What the document calls so is something else.
+        // The document uses this id for another node.
         let mut taken = drive();
         taken["images"] = json!({"config-drive": {"sources": ["https://h/i"], "target": "other"}});
-        assert!(told(&taken).contains("where the document says otherwise"));
+        assert!(told(&taken).contains("where the document has another value"));
     }
 
     #[test]
-    fn run_alone_an_action_finds_what_it_claimed_or_says_that_it_needs_the_disks() {
+    fn action_run_alone_finds_its_claim_or_asks_for_disks() {
         let mut alone = drive();
         alone["flow"] = json!({"actions": ["config_drive", "images"]});
         let alone = resolved(&alone, Firmware::Bios).expect("a document");
         let found = plan(&alone, &facts(Firmware::Bios)).expect_err("empty disks");
         assert!(found.iter().all(|found| found.code == Code::NotAsRetained), "{found:#?}");
-        assert!(found[0].hint.as_deref().expect("a hint").starts_with("needs: disks"));
-        // Once the disks were made, only what is filled is written to.
+        assert!(found[0].diagnostic.hint.as_deref().expect("a hint").starts_with("needs: disks"));
+        // Once the tables exist, only the claimed volumes are written.
         let whole = resolved(&drive(), Firmware::Bios).expect("a document");
         let mut later = facts(Firmware::Bios);
         let made = plan(&whole, &later).expect("a plan");
@@ -500,16 +506,16 @@ mod tests {
         }
         let layout = plan(&alone, &later).unwrap_or_else(|found| panic!("{found:#?}"));
         let (_, drive) = layout.partition(&"config-drive".parse().unwrap()).expect("it");
-        let gap = crate::device::gap::Gap::before(None).expect("a gap").range();
-        assert_eq!(layout.disks[1].writable, [gap.clone(), drive.range()]);
-        assert_eq!(layout.disks[0].writable.as_slice(), std::slice::from_ref(&gap));
+        let area = crate::metadata_area::MetadataArea::before(None).expect("it has room").range();
+        assert_eq!(layout.disks[1].writable, [area.clone(), drive.range()]);
+        assert_eq!(layout.disks[0].writable.as_slice(), std::slice::from_ref(&area));
         assert!(layout.stack.iter().all(|plan| plan.retained));
     }
 
     #[test]
-    fn two_actions_that_claim_one_thing_differently_are_both_named() {
+    fn conflicting_claims_name_both_actions() {
         struct Other;
-        impl Contributor for Other {
+        impl Planner for Other {
             fn describe(&self) -> Description {
                 Description {
                     name: "vendor".to_owned(),
@@ -529,11 +535,15 @@ mod tests {
                 Ok(vec![claim("config-drive", &wanted)])
             }
         }
-        let queued: [&dyn Contributor; 2] = [&Needs::ConfigDrive, &Other];
+        let queued: [&dyn Planner; 2] = [&Needs::ConfigDrive, &Other];
         let found = resolve(&document(&drive()), queued, &facts(Firmware::Bios));
         let found = found.expect_err("a conflict");
-        assert!(found[0].what.contains("`config_drive` and `vendor`"), "{}", found[0]);
-        let alone: [&dyn Contributor; 1] = [&Other];
+        assert!(
+            found[0].diagnostic.message.contains("`config_drive` and `vendor`"),
+            "{}",
+            found[0]
+        );
+        let alone: [&dyn Planner; 1] = [&Other];
         let document = resolve(&document(&drive()), alone, &facts(Firmware::Bios)).expect("alone");
         assert_eq!(document.sections.storage[0].id().as_str(), "config-drive");
     }

@@ -1,28 +1,25 @@
-//! What is wrong with a document or with a machine for it, in words a person can act on.
+//! Problems of a document, or of a machine for a document: [`ProvisionDiagnostic`] adds a code, a
+//! class and observations to a [`Diagnostic`].
 
 use std::fmt;
 
+use hoist_diagnostic::Diagnostic;
 use serde::{Deserialize, Serialize};
 
-/// One finding. Checks return all of them, so that a person mends a document once.
+/// One problem. Checks return all problems at once, so that a document is corrected once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Diagnostic {
+pub struct ProvisionDiagnostic {
     pub code: Code,
     pub class: Class,
-    /// Path in the document (`disks.os.match`), or line and column of a text.
-    #[serde(rename = "where")]
-    pub place: String,
-    pub what: String,
-    /// What to do about it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-    /// What was seen that led to this.
+    /// Its place is a path in the document (`disks.os.match`), or line and column of a text.
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
+    /// Observations that led to the diagnostic.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
 }
 
-/// Most bytes of a place, and of what is said: either may repeat what somebody wrote.
+/// Most bytes of a place and of a message: both may quote the input.
 const MAX_TEXT: usize = 2048;
 
 fn cut(mut text: String) -> String {
@@ -34,23 +31,23 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// Who has to do something about it.
+/// The cause of a diagnostic, which decides who acts on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Whoever wrote the document.
+    /// The document is wrong.
     Input,
     /// The machine is not as the document says.
     Facts,
-    /// It could be done, and a rule says no. Never tried again by itself.
+    /// A safety rule forbids it. Never retried automatically.
     Refused,
-    /// Trying again may help.
+    /// A retry may help.
     Transient,
     /// A device fails.
     Device,
-    /// A program of somebody else does not keep to what was agreed.
+    /// A plug-in violates its contract.
     Plugin,
-    /// Hoist itself is wrong.
+    /// A defect of hoist.
     Bug,
 }
 
@@ -70,7 +67,7 @@ impl Class {
 
 macro_rules! codes {
     ($($(#[doc = $about:literal])+ $name:ident $text:literal $class:ident;)+) => {
-        /// Kinds of findings, one for each thing that a person does about it.
+        /// Kinds of diagnostics, one for each remedy.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Code {
             $($(#[doc = $about])+ #[serde(rename = $text)] $name,)+
@@ -91,41 +88,41 @@ macro_rules! codes {
 }
 
 codes! {
-    /// It cannot be read: no YAML or JSON, an unknown field, a value of another type.
+    /// The text cannot be read: no YAML or JSON, an unknown field, a value of another type.
     Unreadable "unreadable" Input;
-    /// A limit of the format.
+    /// A limit of the format is exceeded.
     TooLarge "too-large" Input;
-    /// A value that says nothing.
+    /// A value is invalid.
     BadValue "bad-value" Input;
-    /// Something is left out that is needed.
+    /// A required value is missing.
     Missing "missing" Input;
-    /// Two things have one name, or claim one place.
+    /// Two entries have one name, or claim one place.
     Twice "twice" Input;
-    /// It names something that is not there, or that cannot be used so.
+    /// A reference to an entry that does not exist, or that cannot be used there.
     NoSuchThing "no-such-thing" Input;
     /// Two parts of the document exclude each other.
     Contradiction "contradiction" Input;
-    /// A way of doing it that is not supported.
+    /// The request is valid, and not supported.
     Unsupported "unsupported" Input;
     /// A match that does not identify a disk.
     WeakMatch "weak-match" Refused;
-    /// No disk is the one that is described.
+    /// No disk matches.
     NoDisk "no-disk" Facts;
-    /// Several disks are.
+    /// Several disks match.
     SeveralDisks "several-disks" Refused;
     /// The disk is of a kind that is never written to (S3).
     NeverTarget "never-target" Refused;
     /// The disk is one of several paths to the same storage.
     MultipathLeg "multipath-leg" Refused;
-    /// There is less room than was asked for.
+    /// The available room is less than the requested size.
     NoRoom "no-room" Facts;
-    /// What shall be kept is not there, or not as described.
+    /// A retained entry does not exist, or is not as described.
     NotAsRetained "not-as-retained" Facts;
-    /// Something of somebody else is on the disk (S4).
+    /// Foreign data is on the disk (S4).
     ForeignData "foreign-data" Refused;
     /// The disk is in use (S5).
     Busy "busy" Refused;
-    /// A stack has legs on disks that are none of ours (S6).
+    /// A stack has legs on disks that the document does not name (S6).
     SharedStack "shared-stack" Refused;
     /// An image does not fit (S8).
     ImageTooLarge "image-too-large" Refused;
@@ -135,31 +132,36 @@ codes! {
     Duplicate "duplicate" Refused;
     /// The system would move to another disk (S14).
     RootMoved "root-moved" Refused;
-    /// What was there cannot be put back.
+    /// The former contents cannot be restored.
     CannotUndo "cannot-undo" Refused;
-    /// A program that has to be called is not there.
+    /// A required program is not installed.
     MissingTool "missing-tool" Facts;
-    /// Nobody has what is to be fetched.
+    /// No source offers the content.
     Unreachable "unreachable" Transient;
-    /// What was fetched is not what the document says: its digest or its size is another.
+    /// Fetched content has another digest or size than the document declares.
     WrongContent "wrong-content" Input;
-    /// What was fetched is cut off, or cannot be unpacked.
+    /// Fetched content is truncated, or cannot be unpacked.
     Damaged "damaged" Input;
-    /// A program of somebody else did not do its step.
+    /// A step of a plug-in failed.
     PluginFailed "plugin-failed" Plugin;
-    /// What actions need of each other does not fit together.
+    /// The contributions of actions contradict each other.
     Contribution "contribution" Input;
 }
 
-impl Diagnostic {
-    pub fn new(code: Code, place: impl Into<String>, what: impl Into<String>) -> Self {
-        let (class, place, what) = (code.class(), cut(place.into()), cut(what.into()));
-        Self { code, class, place, what, hint: None, evidence: Vec::new() }
+impl ProvisionDiagnostic {
+    pub fn new(code: Code, at: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::of(code, Diagnostic::new(at, message))
+    }
+
+    pub fn of(code: Code, diagnostic: Diagnostic) -> Self {
+        let Diagnostic { at, message, hint } = diagnostic;
+        let diagnostic = Diagnostic { at: cut(at), message: cut(message), hint };
+        Self { code, class: code.class(), diagnostic, evidence: Vec::new() }
     }
 
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.diagnostic.hint = Some(hint.into());
         self
     }
 
@@ -176,16 +178,17 @@ impl fmt::Display for Code {
     }
 }
 
-impl fmt::Display for Diagnostic {
+impl fmt::Display for ProvisionDiagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.place.is_empty() {
-            write!(f, "{}: ", self.place)?;
+        let Diagnostic { at, message, hint } = &self.diagnostic;
+        if !at.is_empty() {
+            write!(f, "{at}: ")?;
         }
-        write!(f, "{} [{}]", self.what, self.code)?;
+        write!(f, "{message} [{}]", self.code)?;
         if !self.evidence.is_empty() {
             write!(f, " ({})", self.evidence.join("; "))?;
         }
-        if let Some(hint) = &self.hint {
+        if let Some(hint) = hint {
             write!(f, "; {hint}")?;
         }
         Ok(())
@@ -197,8 +200,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_written_with_its_code_class_place_and_hint() {
-        let found = Diagnostic::new(Code::Busy, "disks.os", "disk `sda` is in use")
+    fn diagnostic_has_code_class_place_and_hint() {
+        let found = ProvisionDiagnostic::new(Code::Busy, "disks.os", "disk `sda` is in use")
             .evidence(["`sda1` is mounted at `/srv`".to_owned()])
             .hint("unmount it");
         assert_eq!(
@@ -207,20 +210,21 @@ mod tests {
         );
         let written = serde_json::to_value(&found).expect("plain values");
         assert_eq!(written["class"], "refused");
-        assert_eq!(written["where"], "disks.os");
+        assert_eq!(written["at"], "disks.os");
         assert_eq!(written["code"], "busy");
     }
 
     #[test]
-    fn what_somebody_wrote_is_not_repeated_without_end() {
+    fn quoted_input_is_truncated() {
         for long in ["x".repeat(1 << 20), format!("x{}", "ß".repeat(MAX_TEXT))] {
-            let found = Diagnostic::new(Code::BadValue, long.clone(), long);
-            assert!(found.place.len() <= MAX_TEXT + 3 && found.what.ends_with('…'));
+            let found = ProvisionDiagnostic::new(Code::BadValue, long.clone(), long);
+            let Diagnostic { at, message, .. } = found.diagnostic;
+            assert!(at.len() <= MAX_TEXT + 3 && message.ends_with('…'));
         }
     }
 
     #[test]
-    fn no_two_codes_are_one_word() {
+    fn codes_have_distinct_names() {
         let mut words: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
         words.sort_unstable();
         words.dedup();
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_every_code_beside_its_class() {
+    fn safety_page_has_every_code_with_its_class() {
         let page = include_str!("../../../docs/provision/safety.md");
         let codes = page.split_once("## Codes").expect("it has them").1;
         for code in Code::ALL {

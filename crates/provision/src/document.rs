@@ -1,7 +1,7 @@
-//! The shared document: everything that is wanted of one machine, in sections that actions read.
+//! The provisioning document: the desired state of one machine, in sections that actions read.
 //!
-//! A value of these types was readable; [`check`] tells what else is wrong with it. Sections of
-//! others are kept as they are: their names say whose they are and in which version.
+//! A value of these types was readable; [`check`] finds its other problems. Third-party sections
+//! are kept unchanged: their names contain vendor and version.
 
 mod check;
 mod limits;
@@ -50,7 +50,7 @@ pub const MAX_ON: usize = 4 * MAX_STORAGE;
 /// Longest id of a disk, an image or a storage node.
 pub const MAX_ID: usize = 64;
 
-/// What is wanted of one machine.
+/// The desired state of one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "hoist provisioning document")]
@@ -64,7 +64,7 @@ pub struct Document {
     pub sections: Sections,
 }
 
-/// What is wanted, by what it is about.
+/// The sections by topic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[schemars(extend(
     "additionalProperties" = false,
@@ -122,7 +122,7 @@ pub const CORE_SECTIONS: [&str; 12] = [
 const THIRD_PARTY_PATTERN: &str =
     r"^[a-z0-9-]+(\.[a-z0-9-]+)+/[a-z0-9][a-z0-9_-]*@[1-9][0-9]{0,4}$";
 
-/// `vendor.example/raid@1`: whose it is, what, and in which version.
+/// `vendor.example/raid@1`: vendor, name and version.
 pub fn is_third_party(name: &str) -> bool {
     let is_word = |text: &str, more: &str| {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || more.contains(c);
@@ -175,7 +175,7 @@ impl<'de> Deserialize<'de> for Sections {
                         }
                         name if name.contains(['/', '@']) => {
                             return Err(serde::de::Error::custom(format!(
-                                "`{name}` is no name of a section; one of somebody else is called \
+                                "`{name}` is no name of a section; a third-party section is called \
                                  like `vendor.example/raid@1`"
                             )));
                         }
@@ -191,7 +191,7 @@ impl<'de> Deserialize<'de> for Sections {
     }
 }
 
-/// What a disk, an image or a storage node is called in the document.
+/// The id of a disk, an image or a storage node.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -309,7 +309,7 @@ impl Document {
         schemars::schema_for!(Self).to_value()
     }
 
-    /// What GUIDs of this machine are derived from.
+    /// The node id, from which GUIDs are derived.
     pub fn node_id(&self) -> &str {
         self.sections.node.as_ref().map_or("", |node| node.id.as_str())
     }
@@ -325,14 +325,14 @@ impl Document {
         flow.is_empty() || flow.iter().any(|queued| queued == action)
     }
 
-    /// Nothing is wanted but that disks are made empty, and what may follow that.
+    /// Whether the document only erases disks, apart from final actions.
     pub fn only_erases(&self) -> bool {
         let flow = self.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
         let is_of_it = |action: &String| ["erase", "report", "reboot"].contains(&action.as_str());
         flow.iter().any(|action| action == "erase") && flow.iter().all(is_of_it)
     }
 
-    /// Tables stay as they are: because that is wanted, or because nobody is there to change them.
+    /// Whether tables stay as they are: by policy, or because `disks` is not queued.
     pub fn adopts_tables(&self) -> bool {
         self.sections.policy.tables == Tables::Adopt || !self.is_queued("disks")
     }

@@ -1,25 +1,21 @@
-//! Inputs of several kinds, each read into the one document. No I/O: text in, document or everything
-//! that is wrong with the text out.
+//! Drivers: each reads one input format into the provisioning document.
+//!
+//! This module defines the trait [`DataDriver`], the registry [`Drivers`] and the driver of hoist's
+//! own format. Drivers of other formats belong in `hoist-compat`; a program's composition root
+//! registers them. No I/O: text in, a document or the complete list of diagnostics out.
 
-mod curtin;
-mod ironic;
-mod nailgun;
 mod native;
-mod scheme;
 
 use hoist_model::document::read_one;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::{Document, MAX_BYTES, Wipe};
 
-pub use curtin::Curtin;
-pub use ironic::Ironic;
-pub use nailgun::Nailgun;
 pub use native::Native;
 
-/// What a person may know of a driver before it is used.
+/// The description of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriverInfo {
     pub name: &'static str,
@@ -28,77 +24,98 @@ pub struct DriverInfo {
     pub about: &'static str,
 }
 
-/// How sure a driver is that an input is one of its own.
+/// How sure a driver is that an input has its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
     No,
-    /// It could be, with faults.
+    /// The input resembles the format and has faults.
     Maybe,
     Sure,
 }
 
-/// What inputs of others do not say and a document has to.
+/// Values that a document must have and that other formats lack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub txn: Uuid,
     /// The node's id.
     pub node: String,
-    /// Disks may be known by their kernel names alone.
+    /// Disks may be identified by their kernel names alone.
     pub allow_kernel_names: bool,
-    /// What of others may be destroyed on the disks that the input names.
+    /// Foreign data that may be destroyed on the disks that the input names.
     pub wipe: Wipe,
 }
 
-pub trait DataDriver {
+pub trait DataDriver: Sync {
     fn describe(&self) -> DriverInfo;
     fn sniff(&self, input: &[u8]) -> Confidence;
-    fn parse(&self, input: &[u8], options: &Options) -> Result<Document, Vec<Diagnostic>>;
+    fn parse(&self, input: &[u8], options: &Options) -> Result<Document, Vec<ProvisionDiagnostic>>;
 }
 
-/// All that are built in.
-pub const DRIVERS: [&dyn DataDriver; 4] = [&Native, &Ironic, &Nailgun, &Curtin];
-
-/// The driver of that name.
-pub fn by_name(name: &str) -> Result<&'static dyn DataDriver, Diagnostic> {
-    let mut all = DRIVERS.into_iter();
-    all.find(|driver| driver.describe().name == name).ok_or_else(|| {
-        let names = DRIVERS.map(|driver| driver.describe().name);
-        let found = Diagnostic::new(Code::NoSuchThing, "", format!("there is no driver `{name}`"));
-        found.hint(format!("there are {}", names.join(", ")))
-    })
+/// The drivers that a program offers. The composition root of the program must list each driver
+/// once: names are unique.
+#[derive(Clone, Copy)]
+pub struct Drivers {
+    all: &'static [&'static dyn DataDriver],
 }
 
-/// The one driver whose input this is.
-pub fn choose(input: &[u8]) -> Result<&'static dyn DataDriver, Diagnostic> {
-    let sniffed = DRIVERS.map(|driver| (driver.sniff(input), driver));
-    let best = sniffed.iter().map(|(confidence, _)| *confidence).max().unwrap_or(Confidence::No);
-    let mut sure = sniffed.into_iter().filter(|(confidence, _)| *confidence == best);
-    match (sure.next(), sure.next()) {
-        (Some((Confidence::Maybe | Confidence::Sure, driver)), None) => Ok(driver),
-        (_, several) => {
-            let why = if several.is_some() && best > Confidence::No { "several" } else { "no" };
-            let found =
-                Diagnostic::new(Code::Unreadable, "", format!("{why} drivers know such an input"));
-            let names = DRIVERS.map(|driver| driver.describe().name);
-            Err(found.hint(format!("name one of {}", names.join(", "))))
+impl std::fmt::Debug for Drivers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl Drivers {
+    pub const fn new(all: &'static [&'static dyn DataDriver]) -> Self {
+        Self { all }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &'static dyn DataDriver> + use<> {
+        self.all.iter().copied()
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.iter().map(|driver| driver.describe().name).collect()
+    }
+
+    pub fn by_name(&self, name: &str) -> Option<&'static dyn DataDriver> {
+        self.iter().find(|driver| driver.describe().name == name)
+    }
+
+    /// At least one driver recognises the input.
+    pub fn recognise(&self, input: &[u8]) -> bool {
+        self.iter().any(|driver| driver.sniff(input) > Confidence::No)
+    }
+
+    /// The driver that is surest of the input; it must be the only one that is as sure.
+    pub fn choose(&self, input: &[u8]) -> Result<&'static dyn DataDriver, ProvisionDiagnostic> {
+        let sniffed: Vec<_> = self.iter().map(|driver| (driver.sniff(input), driver)).collect();
+        let best = sniffed.iter().map(|(confidence, _)| *confidence).max();
+        let best = best.unwrap_or(Confidence::No);
+        let mut surest = sniffed.into_iter().filter(|(confidence, _)| *confidence == best);
+        match (surest.next(), surest.next()) {
+            (Some((Confidence::Maybe | Confidence::Sure, driver)), None) => Ok(driver),
+            (_, second) => {
+                let count =
+                    if second.is_some() && best > Confidence::No { "several" } else { "no" };
+                let what = format!("{count} drivers recognise this input");
+                let found = ProvisionDiagnostic::new(Code::Unreadable, "", what);
+                Err(found.hint(format!("name one of {}", self.names().join(", "))))
+            }
         }
     }
 }
 
-/// An input as a tree, if it is one.
-fn tree(input: &[u8]) -> Option<Value> {
+/// The input as a tree, for [`DataDriver::sniff`]; `None` if it is too large or has no tree.
+pub fn tree(input: &[u8]) -> Option<Value> {
     if input.len() > MAX_BYTES { None } else { read_one("input", input).ok() }
 }
 
-/// An input of others as its types.
-fn typed<T: serde::de::DeserializeOwned>(input: &[u8]) -> Result<T, Vec<Diagnostic>> {
+/// The input as the types of its format, for [`DataDriver::parse`].
+pub fn typed<T: serde::de::DeserializeOwned>(input: &[u8]) -> Result<T, Vec<ProvisionDiagnostic>> {
     if input.len() > MAX_BYTES {
         let what = format!("{} bytes are more than the limit of {MAX_BYTES}", input.len());
-        return Err(vec![Diagnostic::new(Code::TooLarge, "input", what)]);
+        return Err(vec![ProvisionDiagnostic::new(Code::TooLarge, "input", what)]);
     }
     read_one("input", input)
         .map_err(|errors| errors.into_iter().map(crate::document::unreadable).collect())
 }
-
-#[cfg(test)]
-mod tests;

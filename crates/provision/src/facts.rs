@@ -1,5 +1,5 @@
-//! What a machine has, as somebody found it: values only. Nothing here is trusted to be unique or
-//! complete; firmware lies about serial numbers, and two disks may have one WWN.
+//! Facts of a machine, as values. No fact is trusted to be unique or complete: firmware reports
+//! wrong serial numbers, and two disks may have one WWN.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// All that is known of one machine.
+/// All facts of one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Facts {
@@ -26,7 +26,7 @@ pub struct Facts {
     pub dmi: DmiFacts,
 }
 
-/// How the machine was started, which is how it will look for a system.
+/// The firmware that booted the machine. The installed system is booted by the same firmware.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Firmware {
@@ -74,7 +74,7 @@ pub struct NicFacts {
     pub speed: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Where it is on the bus, as `0000:05:00.0`.
+    /// The bus address, as `0000:05:00.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
@@ -84,7 +84,7 @@ pub struct NicFacts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskFacts {
-    /// What the kernel calls it now (`nvme0n1`); another time it may be another disk.
+    /// The current kernel name (`nvme0n1`). After a reboot the name may belong to another disk.
     pub kernel_name: String,
     /// Bytes.
     pub size: u64,
@@ -110,10 +110,10 @@ pub struct DiskFacts {
     pub hctl: Option<String>,
     #[serde(default)]
     pub rotational: bool,
-    /// It can make its blocks zero by itself, without being sent zeros.
+    /// Whether the disk can zero its blocks without being sent zeros.
     #[serde(default)]
     pub can_zero: bool,
-    /// Commands by which it erases itself, the strongest first.
+    /// Commands by which the disk erases itself, the strongest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erase: Vec<EraseCommand>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,42 +122,42 @@ pub struct DiskFacts {
     pub removable: bool,
     #[serde(default)]
     pub read_only: bool,
-    /// What runs now was started from it.
+    /// Whether the running system was booted from the disk.
     #[serde(default)]
     pub is_boot_medium: bool,
-    /// A medium that a management controller shows, a RAM disk, an optical drive: nothing that holds
-    /// data of its own. A loop device is not one of these, it is its file.
+    /// Whether the disk holds no data of its own: a virtual medium of a management controller, a
+    /// RAM disk, an optical drive. A loop device is not virtual: its file holds the data.
     #[serde(default)]
     pub is_virtual: bool,
-    /// Device-mapper maps that have it as one of several paths.
+    /// Device-mapper maps that have the disk as one of several paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub multipath_maps: Vec<String>,
-    /// Why it, or a part of it, must not be written to now.
+    /// Reasons why the disk, or a part of it, must not be written now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub busy: Vec<Busy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<TableFacts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<Signature>,
-    /// Why nobody knows what is on it.
+    /// The reason why the contents are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }
 
-/// A command by which a disk makes all of its own data unreadable, also what it keeps where nobody can
-/// read it. The strongest is the first.
+/// A command by which a disk makes all of its data unreadable, including its spare blocks. The
+/// strongest is the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EraseCommand {
-    /// It forgets the key with which everything was encrypted.
+    /// Sanitize: the disk discards its encryption key.
     SanitizeCrypto,
-    /// It erases all of its blocks.
+    /// Sanitize: the disk erases all of its blocks.
     SanitizeBlock,
-    /// It writes over all of its blocks.
+    /// Sanitize: the disk overwrites all of its blocks.
     SanitizeOverwrite,
-    /// It formats itself, and forgets the key.
+    /// Format: the disk discards its encryption key.
     FormatCrypto,
-    /// It formats itself, and what was on it is gone, in whatever way.
+    /// Format: the disk discards its data in a way of its own.
     FormatUserData,
 }
 
@@ -204,11 +204,11 @@ pub enum Bus {
     Xen,
 }
 
-/// Somebody uses a disk.
+/// A use of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Busy {
-    /// The disk or the partition of it that is used, by its kernel name.
+    /// The kernel name of the used disk or partition.
     pub device: String,
     pub reason: BusyReason,
 }
@@ -216,14 +216,14 @@ pub struct Busy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BusyReason {
-    /// Mounted there.
+    /// Mounted at this path.
     Mount(String),
     Swap,
-    /// The device above it that is open: an MD array, a device-mapper map, by its kernel name.
+    /// An open holder, by kernel name: an MD array, a device-mapper map.
     Holder(String),
 }
 
-/// The partition table that is there.
+/// The partition table of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableFacts {
@@ -233,7 +233,7 @@ pub struct TableFacts {
     pub id: Option<String>,
     #[serde(default)]
     pub partitions: Vec<PartitionFacts>,
-    /// What is wrong with it, where something is: a copy that is damaged or misplaced.
+    /// Faults of the table: a damaged or misplaced copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
 }
@@ -245,14 +245,14 @@ pub enum TableKind {
     Mbr,
 }
 
-/// One partition that is there. Numbers of bytes, whatever the sector size is.
+/// An existing partition. All numbers are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionFacts {
     pub number: u32,
     pub start: u64,
     pub len: u64,
-    /// Of an MBR table there is none.
+    /// `None` in an MBR table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub type_guid: Option<Uuid>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -261,38 +261,39 @@ pub struct PartitionFacts {
     pub name: String,
     #[serde(default)]
     pub attributes: u64,
-    /// What the kernel calls it, where it knows it: it is asked for, never made up.
+    /// The kernel name, if the kernel knows the partition. It is read from the kernel, never
+    /// derived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_name: Option<String>,
 }
 
 impl PartitionFacts {
-    /// A table may say anything; what it says beyond the largest number is not.
+    /// The range of the partition, limited to the largest number: a table may contain any value.
     pub fn range(&self) -> Range<u64> {
         self.start..self.start.saturating_add(self.len)
     }
 }
 
-/// Something on a disk that says what it is.
+/// A signature on a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Signature {
     pub kind: SignatureKind,
-    /// Of its magic, from the start of the disk.
+    /// The offset of the magic from the start of the disk.
     pub offset: u64,
     #[serde(rename = "where")]
     pub place: SignaturePlace,
-    /// Of the file system; of LVM the volume group's name; of MD the array's.
+    /// The label of a file system, the name of an LVM volume group or of an MD array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// As the tools of that kind write it. Of LVM the volume group's, of MD the array's, of ZFS the
-    /// pool's, of bcache the set's: what all members have in common.
+    /// The UUID as the tools of that kind write it. All members of an LVM volume group, an MD
+    /// array, a ZFS pool or a bcache set share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// How many devices its array or group has, where it says so.
+    /// The number of devices of the array or group, if the signature records it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<u32>,
-    /// Hoist put it there, for this node: who, and in which transaction.
+    /// The node and the transaction, if hoist wrote the signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ours: Option<Ours>,
 }
@@ -302,10 +303,10 @@ pub struct Signature {
 pub struct Ours {
     pub node: String,
     pub txn: Uuid,
-    /// All of the disk came as an image.
+    /// The whole disk came as an image.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_image: bool,
-    /// It has the system that the machine starts.
+    /// The disk holds the installed system.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_root: bool,
 }
@@ -318,7 +319,7 @@ pub enum SignaturePlace {
     Partition(u32),
 }
 
-/// Kinds of things that a disk may hold, in the words that `wipe` has.
+/// Kinds of signatures, with the names that `wipe` uses.
 #[derive(
     Debug,
     Clone,
@@ -358,7 +359,7 @@ pub enum SignatureKind {
     Gfs2,
     Ocfs2,
     Drbd,
-    /// What hoist itself writes: its marker and its journal.
+    /// The hoist metadata area: marker and journal.
     Hoist,
 }
 
@@ -444,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_thing_has_one_word_everywhere() {
+    fn every_signature_kind_has_one_name() {
         for kind in SignatureKind::ALL {
             let written = serde_json::to_value(kind).expect("a word");
             assert_eq!(written, kind.as_str());

@@ -1,8 +1,8 @@
-//! What the disks become: for each its table before and after, what is made on it and in which
-//! order, what is destroyed, and where anything may be written at all.
+//! The layout of the disks: for each disk its table before and after, the stacks on it in the order
+//! of their creation, the destroyed signatures, and the writable ranges.
 //!
-//! A function of the document, the disks it was bound to and the facts. What must not be is refused
-//! here, all of it at once, before anybody opens a disk.
+//! A layout is a function of the document, the bound disks and the facts. Forbidden layouts are
+//! refused here with all reasons at once, before any disk is opened.
 
 mod guid;
 mod refuse;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::bind::{Binding, bind};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::storage::in_order;
 use crate::document::{Document, Id, StorageNode};
 use crate::facts::{DiskFacts, Facts, Signature};
@@ -26,21 +26,22 @@ pub use guid::{derive, type_of};
 pub use stack::{EXTENT, LUKS_HEADER, MD_DATA_OFFSET};
 pub use table::{ALIGN, SLACK};
 
-/// Everything that becomes of the disks of one machine.
+/// The layout of all disks of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
     pub disks: Vec<DiskPlan>,
-    /// What lies on the partitions, each behind what it lies on.
+    /// The nodes above the partitions. Each is behind the nodes that it lies on.
     pub stack: Vec<StackPlan>,
 }
 
-/// What becomes of one disk.
+/// The plan for one disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskPlan {
     pub id: Id,
-    /// What it was called when this was planned; whoever opens it compares the rest again.
+    /// The kernel name at the time of planning. The run compares the identity again when it opens
+    /// the disk.
     pub kernel_name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wwn: Option<String>,
@@ -49,32 +50,32 @@ pub struct DiskPlan {
     pub size: u64,
     pub sector: u32,
     pub work: Work,
-    /// Its table before and after, by where things are.
+    /// The differences between the old and the new table, by position.
     pub changes: Vec<Change>,
-    /// What is on it and will not be any more.
+    /// Signatures that the run destroys.
     pub destroys: Vec<Signature>,
-    /// Devices above it that are taken apart first, by kernel name.
+    /// Holders of the disk that are stopped first, by kernel name.
     pub tears_down: Vec<String>,
-    /// Nothing outside of these is ever written.
+    /// The only ranges that may be written.
     pub writable: Vec<Range<u64>>,
 }
 
-/// What is done to a disk as a whole.
+/// The work on a whole disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// It has, or gets, this table.
+    /// The disk has, or gets, this table.
     Table(TablePlan),
-    /// An image is written over all of it.
+    /// An image is written over the whole disk.
     Image(Id),
-    /// All of it is made empty.
+    /// The whole disk is erased.
     Erase,
-    /// Nothing, but that what it destroys is.
+    /// No work, except that signatures are destroyed.
     None,
 }
 
 impl Work {
-    /// Nothing that was on the disk is there afterwards.
+    /// Whether nothing of the former contents remains.
     fn is_of_all(&self) -> bool {
         matches!(self, Self::Image(_) | Self::Erase)
     }
@@ -87,7 +88,7 @@ pub struct TablePlan {
     pub partitions: Vec<PartitionPlan>,
 }
 
-/// An entry of the table as it will be. Numbers of bytes, whatever the sector size is.
+/// An entry of the planned table. All numbers are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartitionPlan {
@@ -99,7 +100,7 @@ pub struct PartitionPlan {
     pub partuuid: Uuid,
     pub name: String,
     pub attributes: u64,
-    /// It was there, and nothing in it is touched.
+    /// The partition exists, and its contents are not touched.
     pub retained: bool,
 }
 
@@ -125,7 +126,7 @@ pub struct Change {
 pub enum Difference {
     Kept,
     New,
-    /// It begins where it did and is the same one, with another size, type or name.
+    /// The same partition at the same start, with another size, type or name.
     Resized,
     Deleted,
 }
@@ -150,29 +151,29 @@ impl Entry {
     }
 }
 
-/// Something that lies on partitions. What it is in detail says the node of the document.
+/// A node above the partitions. Its details are in the node of the document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StackPlan {
     pub id: Id,
     pub kind: String,
     pub on: Vec<Id>,
-    /// Bytes that what lies on it can use.
+    /// Usable bytes.
     pub size: u64,
-    /// For what has a UUID.
+    /// The UUID, for kinds that have one.
     pub uuid: Uuid,
-    /// It is there, and stays.
+    /// The node exists, and stays.
     pub retained: bool,
-    /// It is there as it shall be, by what an earlier run has done.
+    /// The node exists as desired, from an earlier run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_there: bool,
-    /// What it holds comes from this image; it is not made.
+    /// The image that brings the contents. The node is not created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Id>,
 }
 
 impl Layout {
-    /// The tables are as they shall be, and nothing is destroyed.
+    /// Whether all tables are as desired, and nothing is destroyed.
     pub fn is_settled(&self) -> bool {
         self.disks.iter().all(|disk| {
             let same = |change: &Change| change.what == Difference::Kept;
@@ -189,23 +190,24 @@ impl Layout {
 }
 
 /// Binds the disks of a document and lays everything out on them.
-pub fn plan(document: &Document, facts: &Facts) -> Result<Layout, Vec<Diagnostic>> {
+pub fn plan(document: &Document, facts: &Facts) -> Result<Layout, Vec<ProvisionDiagnostic>> {
     let binding = bind(document, facts)?;
     lay_out(document, &binding, facts)
 }
 
-/// The layout, or everything that forbids it.
+/// The layout, or every reason against it.
 pub fn lay_out(
     document: &Document,
     binding: &Binding<'_>,
     facts: &Facts,
-) -> Result<Layout, Vec<Diagnostic>> {
+) -> Result<Layout, Vec<ProvisionDiagnostic>> {
     let Some(ordered) = in_order(&document.sections.storage) else {
         let what = "some nodes lie on each other in a circle";
-        return Err(vec![Diagnostic::new(Code::Contradiction, "storage", what)]);
+        return Err(vec![ProvisionDiagnostic::new(Code::Contradiction, "storage", what)]);
     };
     let context = Context { document, binding, facts };
-    let (mut disks, mut found) = (Vec::new(), Vec::new());
+    let mut disks = Vec::new();
+    let mut found = Vec::new();
     for (id, disk) in binding {
         match table::disk(&context, id, disk) {
             Ok(plan) => disks.push(plan),
@@ -224,7 +226,7 @@ pub fn lay_out(
     if found.is_empty() { Ok(layout) } else { Err(found) }
 }
 
-/// What everything is a function of.
+/// The inputs of a layout.
 struct Context<'a> {
     document: &'a Document,
     binding: &'a Binding<'a>,
@@ -236,12 +238,12 @@ impl<'a> Context<'a> {
         &self.document.sections.storage
     }
 
-    /// What lies directly on something.
-    fn above(&self, id: &Id) -> impl Iterator<Item = &'a StorageNode> {
+    /// The nodes that lie directly on a node or a disk.
+    fn nodes_on(&self, id: &Id) -> impl Iterator<Item = &'a StorageNode> {
         self.nodes().iter().filter(move |node| node.on().contains(id))
     }
 
-    /// What is written to this, if an image is: directly, or through the file system on it.
+    /// The image that is written to a node: directly, or through the file system on it.
     fn image_of(&self, device: &Id) -> Option<&'a Id> {
         let mut images = self.document.sections.images.iter();
         let is_made = |maker: &String| self.document.is_queued(maker);
@@ -260,9 +262,10 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Everything that something lies on, down to the disks, and itself.
+/// A node and all nodes below it, down to the disks.
 fn below(document: &Document, id: &Id) -> BTreeSet<Id> {
-    let (mut waiting, mut seen) = (vec![id.clone()], BTreeSet::new());
+    let mut waiting = vec![id.clone()];
+    let mut seen = BTreeSet::new();
     while let Some(id) = waiting.pop() {
         if let Some(node) = document.storage(&id).filter(|_| !seen.contains(&id)) {
             waiting.extend(node.on().iter().cloned());
@@ -272,22 +275,22 @@ fn below(document: &Document, id: &Id) -> BTreeSet<Id> {
     seen
 }
 
-/// The disks that something lies on, through everything between.
+/// The disks below a node.
 pub fn disks_below(document: &Document, id: &Id) -> BTreeSet<Id> {
     let mut all = below(document, id);
     all.retain(|id| document.sections.disks.get(id).is_some());
     all
 }
 
-/// The disks that carry what is mounted there.
+/// The disks below the file system with this mount point.
 pub fn disks_of_mount(document: &Document, mount: &str) -> BTreeSet<Id> {
     let nodes = document.sections.storage.iter().filter_map(StorageNode::as_fs);
     let mounted = nodes.filter(|fs| fs.mount.as_deref() == Some(mount));
     mounted.flat_map(|fs| disks_below(document, &fs.id)).collect()
 }
 
-/// The disks of a document that have the system afterwards, all or one of them. Without a root of its
-/// own a whole system comes as an image.
+/// The disks that hold the installed system. Without a file system mounted at `/`, the system comes
+/// as an image of a whole disk.
 pub fn disks_of_root(document: &Document) -> BTreeSet<Id> {
     let mounted = disks_of_mount(document, "/");
     if !mounted.is_empty() {
@@ -296,7 +299,7 @@ pub fn disks_of_root(document: &Document) -> BTreeSet<Id> {
     document.sections.images.iter().map(|(_, image)| image.target.clone()).collect()
 }
 
-/// Sizes of things by id, as they become known.
+/// Sizes of nodes by id, as far as they are known.
 type Sizes = BTreeMap<Id, u64>;
 
 #[cfg(test)]

@@ -1,23 +1,29 @@
-//! From an empty disk to a system that boots: what shall be, what is there, and what is to be done
-//! about the difference.
+//! Planning of provisioning: pure functions from documents and facts to plans.
 //!
-//! Deciding is apart from doing. A document says what a person wants, [`facts`] say what a machine
-//! has, and everything that follows from the two (which disk is meant, what its table becomes, what
-//! is refused) is a function of values: the same document and the same facts give the same answer,
-//! on the node, on the controller and on paper. What touches devices only carries out what was
-//! decided, inside the ranges that were decided.
+//! Inputs are a document (the desired state) and [`facts`] (the observed machine). Results are
+//! bound disks, partition tables, steps and refusals. The same inputs give the same results on the
+//! node, on the controller and in tests. The formats that are written to disks are here too, as
+//! bytes.
 //!
-//! Must never know: the store, the inventory, boot scripts, metadata, HTTP routes, an async runtime.
+//! Must never know: devices, an HTTP client, FAT, the store, the site, boot scripts, metadata, HTTP
+//! routes, an async runtime. `hoist-device` carries the plans out.
 
-pub mod actions;
+pub mod backup;
 pub mod bind;
+pub mod boot_entries;
 pub mod claim;
-pub mod device;
 pub mod diagnostic;
+pub mod digest;
 pub mod document;
 pub mod driver;
 pub mod facts;
-pub mod fat;
-pub mod images;
+pub mod fat_names;
+pub mod image_table;
 pub mod layout;
-pub mod pipeline;
+pub mod manifest;
+pub mod metadata_area;
+pub mod partition_table;
+pub mod plan;
+pub mod read_at;
+pub mod steps;
+pub mod volume;

@@ -11,24 +11,28 @@ mod range;
 mod serve;
 mod upload;
 
+use std::collections::HashSet;
+use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_api::artifact::{ArtifactObject, Blob, Collected};
+use hoist_api::artifact::{ArtifactObject, Blob, CollectionResult};
 use hoist_api::inventory::Listing;
-use hoist_inventory::Registry;
+use hoist_model::Digest;
+use hoist_site::Registry;
+use hoist_store::StoreError;
 use tokio::sync::Mutex;
 
-use crate::boot::OPEN;
-use crate::failure::Failure;
-use crate::log_limit::LogLimit;
-use crate::route::{Plane, Route, with_state};
-use crate::server::Chassis;
 use blobs::Blobs;
 use body::Buffers;
+use hoist_chassis::Chassis;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::log_limit::LogLimit;
+use hoist_chassis::route::{AccessClass, Route, with_state};
 use pull::Siblings;
 
 pub use upload::MAX_BLOB_BYTES;
@@ -36,10 +40,13 @@ pub use upload::MAX_BLOB_BYTES;
 const NDJSON: &str = "application/x-ndjson";
 const OCTETS: &str = "application/octet-stream";
 
-const READ: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Read };
-const WRITE: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Write };
+const READ: AccessClass = AccessClass::Admin { context: Context::Boot, verb: Verb::Read };
+const WRITE: AccessClass = AccessClass::Admin { context: Context::Boot, verb: Verb::Write };
 
-/// What the handlers share.
+/// Open to everybody, unless the site has locked it.
+const OPEN: AccessClass = AccessClass::Lockable { context: Context::Boot };
+
+/// State shared by the handlers.
 #[derive(Debug, Clone)]
 pub struct Artifacts {
     chassis: Chassis,
@@ -48,23 +55,37 @@ pub struct Artifacts {
     buffers: Buffers,
     siblings: Siblings,
     collecting: Arc<Mutex<()>>,
+    retained: Arc<dyn RetainedContents>,
+}
+
+/// Everything that artifacts need besides the chassis.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub registry: Registry,
+    pub data_dir: PathBuf,
+    /// URLs of controllers; the URL of this one may be among them.
+    pub siblings: Vec<String>,
+    pub retained: Arc<dyn RetainedContents>,
+}
+
+/// Provisioning, as artifacts see it.
+#[async_trait]
+pub trait RetainedContents: fmt::Debug + Send + Sync {
+    /// The contents that nodes need to go back to their previous installation.
+    async fn retained(&self) -> Result<HashSet<Digest>, StoreError>;
 }
 
 impl Artifacts {
-    /// `siblings` are URLs of controllers; this one's own may be among them.
-    pub fn new(
-        chassis: &Chassis,
-        registry: Registry,
-        data_dir: &Path,
-        siblings: Vec<String>,
-    ) -> Self {
+    pub fn new(chassis: &Chassis, dependencies: Dependencies) -> Self {
+        let Dependencies { registry, data_dir, siblings, retained } = dependencies;
         Self {
             chassis: chassis.clone(),
             registry,
-            blobs: Blobs::new(data_dir),
+            blobs: Blobs::new(&data_dir),
             buffers: Buffers::default(),
             siblings: Siblings::new(siblings, chassis),
             collecting: Arc::default(),
+            retained,
         }
     }
 
@@ -126,7 +147,7 @@ pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
             .flag("unfinished", "also uploads that may still be gone on with")
             .flag("previous", "also what nodes need to go back to what they had before")
             .streaming()
-            .gives::<Collected>(200),
+            .gives::<CollectionResult>(200),
     ];
     with_state(routes, artifacts)
 }

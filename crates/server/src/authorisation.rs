@@ -11,6 +11,7 @@
 
 mod review;
 mod secrets;
+mod sight;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,23 +20,23 @@ use std::sync::Arc;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_inventory::{Resource, ResourceKind, Roster};
 use hoist_model::Node;
+use hoist_site::{Resource, ResourceKind, Roster};
 
-use crate::failure::Failure;
-use crate::inventory::Sight;
-use crate::principal::{Principal, Reach};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::{Principal, Reach};
 
-pub(crate) use review::Scoped;
+pub(crate) use review::ScopedCommit;
+pub(crate) use sight::Sight;
 
-/// What a principal must hold: the verb it asked for, in this context, over this extent.
+/// A required right: the requested verb, in this context, over this extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Right {
     pub(crate) context: Context,
     pub(crate) extent: Extent,
 }
 
-/// What a grant with a selector is worth for a kind.
+/// How far a grant with a selector reaches for a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// The resource belongs to one node: the selector must reach that node.
@@ -96,13 +97,13 @@ impl Right {
         }
     }
 
-    /// What to ask for, where a grant over the whole site is needed.
+    /// The remedy where a grant over the whole site is needed.
     fn remedy(self, verb: Verb) -> String {
         format!("this needs a token with `{verb}` in `{}` for the whole site", self.context)
     }
 }
 
-/// What one principal may do with a verb, on one roster.
+/// The access of one principal with one verb, on one roster.
 pub(crate) struct Access<'a> {
     principal: &'a Principal,
     verb: Verb,
@@ -161,7 +162,7 @@ fn nodes_of<'r>(roster: &'r Roster, resource: &Resource) -> Vec<&'r Arc<Node>> {
             let bound = selector.and_then(|selector| selector.bind(roster).ok());
             bound.map(|bound| roster.select_bound(&bound)).unwrap_or_default()
         }
-        // A removed node is in nobody's reach, and the others belong to no node.
+        // A removed node is out of every selector's reach, and the other kinds belong to no node.
         Resource::Tombstone(_)
         | Resource::Group(_)
         | Resource::Partition(_)
@@ -173,7 +174,7 @@ fn nodes_of<'r>(roster: &'r Roster, resource: &Resource) -> Vec<&'r Arc<Node>> {
     }
 }
 
-/// Whoever starts what uses secrets names them.
+/// A principal that starts work with secrets must have the right to name them.
 pub(crate) fn check_secrets<'s>(
     principal: &Principal,
     named: impl IntoIterator<Item = &'s str>,

@@ -21,6 +21,7 @@
 //! nothing: names, kinds, sizes, order and checksums of all entries are checked, and nothing of a
 //! backup is used before all of it was.
 
+mod fill;
 mod name;
 mod output;
 mod read;
@@ -32,18 +33,19 @@ mod write;
 use std::io;
 use std::path::PathBuf;
 
-use hoist_inventory::controllers::Registration;
-use hoist_inventory::schema::SchemaError;
+use hoist_site::controllers::Registration;
+use hoist_site::schema::SchemaError;
 use hoist_store::StoreError;
 use hoist_store::copy::CopyError;
 use serde::{Deserialize, Serialize};
 
-use crate::ca::CaError;
 use crate::data_dir::DataDirError;
+use hoist_chassis::ca::CaError;
 
+pub use fill::{check_unused, fill};
 pub use output::Output;
 pub use read::{Tee, verify};
-pub use restore::{Restore, Restored, restore};
+pub use restore::{Restore, RestoreReport, restore};
 pub use write::{Source, write};
 
 /// The format that this version writes, and the newest it reads.
@@ -55,7 +57,7 @@ const CHUNK_BYTES: usize = 4 * 1024 * 1024;
 /// Entries in one backup; with the largest pieces that is a store of 800 GiB.
 const MAX_ENTRIES: usize = 200_000;
 
-/// `manifest.json`: what is known before anything is read.
+/// `manifest.json`: facts known before the content is read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: u32,
@@ -68,7 +70,7 @@ pub struct Manifest {
     pub incarnation: String,
 }
 
-/// `contents.json`: what was written.
+/// `contents.json`: the list of written entries.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Contents {
     pub records: u64,
@@ -80,7 +82,7 @@ pub struct Contents {
     pub artifacts_left_out: u64,
 }
 
-/// What a complete backup holds.
+/// Summary of a complete backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Summary {
     #[serde(flatten)]
@@ -104,7 +106,7 @@ pub enum BackupError {
     /// A backup of it could not be restored.
     #[error("`{}` cannot be in a backup: {detail}", path.display())]
     Unfit { path: PathBuf, detail: &'static str },
-    #[error("there is nothing to back up: the store is empty")]
+    #[error("the store is empty; nothing to back up")]
     NothingThere,
 
     #[error("this is not a backup of hoist")]

@@ -1,69 +1,99 @@
-//! What machines boot, over HTTP: the boot script, BSS v1 (`/boot/v1`), and hoist's own view
-//! (`/boot/v2`).
+//! Boot routes: the boot script, BSS v1 (`/boot/v1`) and hoist's native API (`/boot/v2`).
 //!
-//! Scripts are answered from one roster, without waiting. What was served is remembered in memory
-//! and written behind.
+//! Scripts are answered from one roster, without waiting; the boot log is kept in memory and
+//! written in the background. Selection and rendering belong to `hoist-boot`.
 
-mod agents_sent;
 mod ahead;
+mod boot_log;
 mod change;
 mod cloud_init;
 mod discovered;
-pub(crate) mod helper;
+mod failure_events;
 mod history;
 mod hosts;
 mod join_token;
 mod native;
 mod notice;
-mod once;
 mod parameters;
+mod pending_boots;
 pub(crate) mod phone_home;
 mod refresh;
 mod script;
 mod service;
-mod sightings;
 mod states;
+mod unknown_addresses;
+mod unknown_machines;
 mod whole_site;
 
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use axum::response::{IntoResponse, Response};
 use hoist_api::admin::Context;
 use hoist_boot::Booter;
 use hoist_boot::rule::BootRule;
-use hoist_inventory::{Registry, States};
-use hoist_metadata::{MetadataProvider, SiteKey};
-use hoist_model::PhoneHome;
+use hoist_model::{NodeId, PhoneHome};
+use hoist_site::{Registry, SeedProvider, States};
+use hoist_store::StoreError;
 use http::{HeaderValue, header};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
+use failure_events::FailureEvents;
 use join_token::JoinTokens;
-pub(crate) use native::find as find_node;
 use notice::Notices;
 use phone_home::Reports;
 use refresh::Refresh;
 use whole_site::WholeSites;
 
-use crate::inventory::Source;
-use crate::route::{Plane, Route, with_state};
-use crate::server::Chassis;
+use crate::enrollment::AgentsSent;
+use crate::http_client::{self, HttpClientError};
+use crate::site::Site;
+use hoist_chassis::Chassis;
+use hoist_chassis::route::{AccessClass, Route, with_state};
 
-pub use agents_sent::{AgentsSent, SentScript};
-pub use helper::HelperError;
+pub use boot_log::{BootLog, BootLogRow, Endpoint};
 pub use hoist_boot::Settings as ScriptSettings;
 pub use hoist_boot::presign::S3;
-pub use once::OneBoots;
-pub use sightings::{Endpoint, Seen, Sightings, Stranger};
+pub use pending_boots::PendingBoots;
+pub(crate) use script::place;
+pub use unknown_machines::UnknownMachine;
 
-/// What a site decides about booting.
+/// Site settings for boot.
 #[derive(Debug, Clone, Default)]
 pub struct BootSettings {
     pub scripts: ScriptSettings,
     /// A PUT of boot parameters without a kernel is refused where there is one.
     pub keep_kernel: bool,
+    pub dialect: BssDialect,
     pub helpers: Helpers,
+}
+
+/// Whose answers the service routes give, where BSS of `OpenCHAMI` and its HPE upstream differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BssDialect {
+    #[default]
+    OpenChami,
+    Hpe,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the dialect must be `openchami` or `hpe`")]
+pub struct ParseBssDialectError;
+
+impl FromStr for BssDialect {
+    type Err = ParseBssDialectError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "openchami" => Ok(Self::OpenChami),
+            "hpe" => Ok(Self::Hpe),
+            _ => Err(ParseBssDialectError),
+        }
+    }
 }
 
 /// Other services that booting involves.
@@ -77,41 +107,48 @@ pub struct Helpers {
     pub authorities: Vec<CertificateDer<'static>>,
 }
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Debug, Clone)]
 pub struct Boot {
     pub(crate) chassis: Chassis,
     pub(crate) registry: Registry,
     pub(crate) booter: Arc<Booter>,
-    pub(crate) sightings: Sightings,
-    pub(crate) one_boots: OneBoots,
+    pub(crate) log: BootLog,
+    pub(crate) pending_boots: PendingBoots,
     pub(crate) agents_sent: AgentsSent,
+    unerased: Arc<dyn UnerasedNodes>,
     states: States,
     /// `embedded`, `etcd` or `postgres`.
     backend: &'static str,
     refresh: Refresh,
     contacts: Contacts,
     reports: Arc<Reports>,
-    /// Turns for answers with everything in them.
+    failures: Arc<FailureEvents>,
+    /// Permits for answers with everything in them.
     whole_sites: WholeSites,
-    /// Turns for notices.
+    /// Permits for notices.
     notice_turns: Arc<Semaphore>,
     keep_kernel: bool,
+    dialect: BssDialect,
 }
 
-/// What booting stands on besides the chassis.
+/// Everything that booting needs besides the chassis.
 #[derive(Debug)]
-pub struct Grounds {
-    pub registry: Registry,
-    pub states: States,
-    pub backend: &'static str,
-    pub source: Option<Source>,
+pub struct Dependencies {
+    pub site: Site,
     pub contacts: Contacts,
-    pub metadata: Arc<dyn MetadataProvider>,
-    /// What the tokens of agents are made with, and where agents are listened for, once they are.
-    pub key: SiteKey,
-    pub tls_port: Arc<OnceLock<u16>>,
-    pub data_dir: PathBuf,
+    pub seeds: Arc<dyn SeedProvider>,
+    pub agents_sent: AgentsSent,
+    pub unerased: Arc<dyn UnerasedNodes>,
+    pub settings: BootSettings,
+}
+
+/// Provisioning, as booting sees it.
+#[async_trait]
+pub trait UnerasedNodes: fmt::Debug + Send + Sync {
+    /// The nodes that are being retired and are not known to be erased, each with its run. Such a
+    /// node must not be released to boot anything else.
+    async fn unerased(&self) -> Result<HashMap<NodeId, String>, StoreError>;
 }
 
 /// The other services, if there are any.
@@ -123,53 +160,47 @@ pub struct Contacts {
 
 impl Contacts {
     /// Connects to nothing yet.
-    pub fn new(helpers: &Helpers) -> Result<Self, HelperError> {
+    pub fn new(helpers: &Helpers) -> Result<Self, HttpClientError> {
         let Helpers { spire, notify, authorities } = helpers;
         if spire.is_none() && notify.is_none() {
             return Ok(Self::default());
         }
         let plain = [spire, notify].into_iter().flatten().all(|url| url.starts_with("http://"));
-        let client = helper::client(authorities, plain)?;
+        let client = http_client::client(authorities, plain)?;
         let join_tokens = spire.as_ref().map(|url| JoinTokens::new(client.clone(), url));
         let notices = notify.as_ref().map(|url| Notices::new(client, url.clone()));
         Ok(Self { join_tokens, notices })
     }
 }
 
-/// Open to everybody, unless the site has locked it.
-pub(crate) const OPEN: Plane = Plane::Lockable { context: Context::Boot };
+/// Open unless the site locks it.
+pub(crate) const OPEN: AccessClass = AccessClass::Lockable { context: Context::Boot };
 
 impl Boot {
-    pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
-        let Grounds {
-            registry,
-            states,
-            backend,
-            source,
-            contacts,
-            metadata,
-            key,
-            tls_port,
-            data_dir,
-        } = grounds;
-        let booter = Booter::new(settings.scripts).with_metadata(metadata);
-        let booter = Arc::new(booter.with_agents(key, tls_port));
+    pub fn new(chassis: &Chassis, dependencies: Dependencies) -> Self {
+        let Dependencies { site, contacts, seeds, agents_sent, unerased, settings } = dependencies;
+        let registry = site.registry;
+        let booter = Booter::new(settings.scripts).with_metadata(seeds);
+        let booter = Arc::new(booter.with_agents(site.key, site.ports.tls));
         registry.add_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
             booter,
-            sightings: Sightings::new(Arc::clone(&chassis.store)),
-            one_boots: OneBoots::new(chassis, registry.clone(), &data_dir),
-            agents_sent: AgentsSent::default(),
+            log: BootLog::new(Arc::clone(&chassis.store)),
+            pending_boots: PendingBoots::new(chassis, registry.clone(), &site.data_dir),
+            agents_sent,
+            unerased,
             registry,
-            states,
-            backend,
-            refresh: Refresh::new(source),
+            states: site.states,
+            backend: site.backend,
+            refresh: Refresh::new(site.source),
             contacts,
             reports: Arc::default(),
+            failures: Arc::default(),
             whole_sites: WholeSites::default(),
             notice_turns: Arc::new(Semaphore::new(refresh::NOTICES)),
             keep_kernel: settings.keep_kernel,
+            dialect: settings.dialect,
         }
     }
 
@@ -179,9 +210,9 @@ impl Boot {
         let stop = tasks.stopping();
         let ahead = ahead::work(self.registry.clone(), Arc::clone(&self.booter), stop.clone());
         tasks.spawn("boot ahead", ahead);
-        tasks.spawn("sightings", self.sightings.clone().flush(stop.clone()));
-        tasks.spawn("sightings of others", self.sightings.clone().follow(stop.clone()));
-        tasks.spawn("one boot", self.one_boots.clone().write(stop.clone()));
+        tasks.spawn("boot log", self.log.clone().flush(stop.clone()));
+        tasks.spawn("boot log of others", self.log.clone().follow(stop.clone()));
+        tasks.spawn("pending boots", self.pending_boots.clone().write(stop.clone()));
         tasks.spawn("refresh", self.refresh.clone().run(stop.clone()));
         if let Some(notices) = &self.contacts.notices {
             tasks.spawn("boot notices", notices.clone().send(stop.clone()));
@@ -317,8 +348,8 @@ fn bss_routes() -> Vec<Route<Boot>> {
         Route::post("/phone-home", OPEN, phone_home::by_address)
             .summary("BSS: a node says that it is up")
             .reason(
-                "Nothing but the report itself. A report counts for the node whose address sends \
-                 it, once in 5 s",
+                "The cloud-init data of the node's own record, and the report itself. A report \
+                 counts for the node whose address sends it, once in 5 s",
             )
             .takes::<PhoneHome>()
             .body_limit(phone_home::MAX_REPORT)

@@ -2,49 +2,54 @@
 //!
 //! Everything comes in by value; nothing here reads flags or the environment.
 
+mod contexts;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use hoist_inventory::import::Importer;
-use hoist_inventory::registry::{Brake, LoadError, LoadedFrom};
-use hoist_inventory::source::SourceError;
-use hoist_inventory::{Registry, States, controllers, last_good};
-use hoist_metadata::{MetadataProvider, SiteKey};
-use hoist_store::url::Address;
+use hoist_diagnostic::chain;
+use hoist_site::import::Importer;
+use hoist_site::registry::{ChangeGuard, Horizon, LoadError, LoadedFrom, until_cancelled};
+use hoist_site::schema::{MigrateError, SchemaError};
+use hoist_site::source::SourceError;
+use hoist_site::{Registry, SiteKey, States, controllers, last_good};
+use hoist_store::url::{self, Address, HistoryLimits};
 use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::artifacts::{self, Artifacts};
-use crate::auth::{BssAuth, Policy};
-use crate::boot::{self, Boot, BootSettings, Contacts, Grounds, HelperError};
-use crate::ca::ServerName;
+use crate::boot::BootSettings;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
-use crate::database::UpgradeError;
-use crate::deploy::{self, Deploy, DeploySettings};
-use crate::health::Finding;
-use crate::hsm::{self, Hsm};
-use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
-use crate::jwks::JwksConfig;
-use crate::listen::Limits;
-use crate::metadata::key::KeyError;
-use crate::metadata::secrets::Vault;
-use crate::metadata::{self, Metadata, MetadataSettings, Providers};
-use crate::peer::Proxies;
-use crate::provision::{self, Provision, Runs};
-use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
-use crate::{backup, chain, database, registration};
+use crate::deploy::DeploySettings;
+use crate::http_client::HttpClientError;
+use crate::inventory::{Inventory, STALE_AFTER, SourceConfig, committer, end_expired};
+use crate::metadata::MetadataSettings;
+use crate::site::{EMBEDDED, Ports, Site, Source};
+use crate::site_key::KeyError;
+use crate::upgrade::UpgradeError;
+use crate::{data_disk, registration, site_key, upgrade};
+use hoist_chassis::Limits;
+use hoist_chassis::auth::{BssAuth, Policy};
+use hoist_chassis::ca::ServerName;
+use hoist_chassis::health::CheckResult;
+use hoist_chassis::jwks::JwksConfig;
+use hoist_chassis::peer::Proxies;
+use hoist_chassis::{
+    Chassis, Retentions, RunningServer, Server, ServerBuilder, StartError, StopReport,
+};
+
+use contexts::{Contexts, OtherServices};
 
 /// How long a start waits for the store before it turns to the last-good copy.
-const STORE_PATIENCE: Duration = Duration::from_secs(5);
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often the gauges are set.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
 
-/// What a controller is to be like.
+/// The configuration of a controller.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub data_dir: PathBuf,
@@ -60,7 +65,9 @@ pub struct Config {
     pub policy: Policy,
     pub limits: Limits,
     pub retentions: Retentions,
-    pub brake: Brake,
+    pub change_guard: ChangeGuard,
+    /// How far back watches of nodes may start, and how much history the store keeps.
+    pub horizon: Horizon,
     pub jwks: Option<JwksConfig>,
     /// Who may say for whom they ask.
     pub proxies: Proxies,
@@ -86,7 +93,8 @@ impl Config {
             policy: Policy::default(),
             limits: Limits::default(),
             retentions: Retentions::default(),
-            brake: Brake::default(),
+            change_guard: ChangeGuard::default(),
+            horizon: Horizon::default(),
             jwks: None,
             proxies: Proxies::default(),
             boot: BootSettings::default(),
@@ -104,12 +112,12 @@ pub enum ControllerError {
     DataDir(#[from] DataDirError),
     #[error("the store `{store}` cannot be opened")]
     Store { store: String, source: StoreError },
-    #[error("the site cannot be loaded, and there is no last-good copy to go on from")]
+    #[error("the site cannot be loaded")]
     Load(#[source] LoadError),
     #[error("the inventory source cannot be used")]
     Source(#[from] SourceError),
     #[error("the services that booting involves cannot be used")]
-    Helper(#[from] HelperError),
+    Helper(#[from] HttpClientError),
     #[error("tokens for nodes cannot be made")]
     Key(#[from] KeyError),
     #[error("the server cannot start")]
@@ -121,162 +129,59 @@ pub enum ControllerError {
 /// A running controller.
 #[derive(Debug)]
 pub struct Controller {
-    running: Running,
+    running: RunningServer,
     data_dir: DataDir,
-    registry: Registry,
+    site: Site,
     inventory: Inventory,
 }
 
 impl Controller {
     /// Starts, and returns once it listens and answers.
-    #[expect(clippy::too_many_lines, reason = "everything is put together, one after the other")]
     pub async fn start(config: Config) -> Result<Self, ControllerError> {
-        let started = Instant::now();
-        if config.policy.bss == BssAuth::Open {
-            tracing::warn!(
-                "`bss.auth` is `open`: everybody who reaches this server can change what nodes boot"
-            );
-        }
+        warn_of_open_bss(&config.policy);
         let data_dir = DataDir::open(&config.data_dir)?;
-        let address = config.store.parse::<Address>();
-        let store_error = |source| ControllerError::Store {
-            store: address.as_ref().map_or_else(|_| "?".to_owned(), ToString::to_string),
-            source,
-        };
-        let store =
-            hoist_store::url::open(&config.store, data_dir.path()).await.map_err(store_error)?;
-        let backend = match &address {
-            Ok(Address::Etcd(_)) => "etcd",
-            Ok(Address::Postgres(_)) => "postgres",
-            Ok(Address::Embedded) | Err(_) => "embedded",
-        };
-        // Alone on this store, there is nobody to wait for; shared ones need `hoist db upgrade`.
-        if backend == "embedded" {
-            // What a killed controller said of itself: the lock of the directory knows better.
-            controllers::forget_all(store.as_ref()).await.map_err(store_error)?;
-            database::upgrade(Arc::clone(&store), data_dir.path(), Timestamp::now()).await?;
-        }
-        let registry = open_registry(Arc::clone(&store), &data_dir, config.brake).await?;
-        let states = States::new(Arc::clone(&store));
-
-        let mut builder = Server::builder(data_dir.path(), store)
-            .names(config.names)
-            .policy(config.policy)
-            .limits(config.limits)
-            .proxies(config.proxies)
-            .retentions(config.retentions);
-        if let Some(addr) = config.listen {
-            builder = builder.listen_plain(addr);
-        }
-        if let Some(addr) = config.tls_listen {
-            builder = builder.listen_tls(addr);
-        }
-        if let Some(jwks) = config.jwks {
-            builder = builder.jwks(jwks);
-        }
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let (shared_registry, shared_states) = (registry.clone(), states.clone());
-        let source = match &config.source {
-            Some(config) => Some(Box::pin(open_source(config, &registry, &states)).await?),
-            None => None,
-        };
-        let key = open_key(&data_dir, &registry, backend).await?;
-        let shared_key = key.clone();
-        let (plain_port, tls_port) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
-        let providers = Arc::new(Providers::new(&key, &config.metadata, data_dir.path())?);
-        let unknown = config.metadata.unknown;
-        let deploy_vault = Vault::new(data_dir.path(), config.metadata.variables.clone());
-        let vault = Vault::new(data_dir.path(), config.metadata.variables);
-        let grounds = Grounds {
-            registry: registry.clone(),
-            states: states.clone(),
-            backend,
-            source: source.clone(),
-            contacts: Contacts::new(&config.boot.helpers)?,
-            metadata: Arc::clone(&providers) as Arc<dyn MetadataProvider>,
-            key: key.clone(),
-            tls_port: Arc::clone(&tls_port),
-            data_dir: data_dir.path().to_owned(),
-        };
-        let (hsm_registry, hsm_states) = (registry.clone(), states.clone());
-        let background = Background { started, backend, source: source.clone() };
-        let dir = data_dir.path().to_owned();
-        let (artifact_dir, artifact_registry) = (dir.clone(), registry.clone());
-        let is_shared = backend != "embedded";
-        let (deploy_dir, deploy_registry) = (dir.clone(), registry.clone());
-        let siblings = config.boot.scripts.advertise.clone();
-        let (advertise, shared_plain_port) = (siblings.clone(), Arc::clone(&plain_port));
-        let running = builder
-            .context(move |chassis| backup::route::routes(chassis, dir))
-            .context(move |chassis| {
-                let inventory = Inventory::new(chassis, shared_registry, shared_states, background);
-                let routes = inventory::routes(&inventory);
-                // The receiver is read right after the start.
-                let _ = sender.send(inventory);
-                routes
-            })
-            .context(move |chassis| {
-                let boot = Boot::new(chassis, grounds, config.boot);
-                let runs = Runs::new(&boot, key.clone(), config.agent_silence);
-                let metadata = Metadata::new(&boot, key, providers, unknown, vault, runs.clone());
-                let provision = Provision::new(&metadata, runs, advertise, shared_plain_port);
-                let mut routes = boot::routes(&boot);
-                routes.extend(metadata::routes(&metadata));
-                routes.extend(provision::routes(&provision));
-                boot.start();
-                provision.start();
-                routes
-            })
-            .context(move |chassis| hsm::routes(&Hsm::new(chassis, hsm_registry, hsm_states)))
-            .context(move |chassis| {
-                let artifacts = Artifacts::new(chassis, artifact_registry, &artifact_dir, siblings);
-                artifacts.start();
-                artifacts::routes(&artifacts)
-            })
-            .context(move |chassis| {
-                let deploy = Deploy::new(
-                    chassis,
-                    deploy_registry,
-                    config.deploy,
-                    deploy_vault,
-                    is_shared,
-                    &deploy_dir,
-                );
-                deploy::routes(&deploy)
-            })
-            .start()
-            .await?;
-        // A machine that is to boot the agent and asks before this is told to ask again.
-        let known = [(&plain_port, running.plain_addr()), (&tls_port, running.tls_addr())];
-        for (port, addr) in known {
-            addr.map(|addr| port.set(addr.port()));
-        }
-        let inventory = receiver.recv().expect("a started server has made its routes");
-        let controller = Self { running, data_dir, registry, inventory };
-        controller.start_background(states, source, shared_key);
+        let site = Box::pin(open_site(&config, &data_dir)).await?;
+        let services = OtherServices::open(&config, &site)?;
+        let mut server = server_builder(&config, &site).prepare().await?;
+        let contexts = Contexts::new(server.chassis(), &site, services, config);
+        server.add_routes(contexts.routes());
+        contexts.start();
+        let running = Box::pin(server.start()).await?;
+        site.ports.set(running.plain_addr(), running.tls_addr());
+        let controller = Self { running, data_dir, site, inventory: contexts.into_inventory() };
+        controller.start_background();
         controller.announce();
         Ok(controller)
     }
 
-    fn start_background(&self, states: States, source: Option<Source>, key: SiteKey) {
+    fn start_background(&self) {
         let chassis = self.running.chassis();
-        let (tasks, stop) = (&chassis.tasks, chassis.tasks.stopping());
-        tasks.spawn("follow", self.registry.clone().follow(stop.clone()));
-        tasks.spawn("fold", self.registry.clone().fold(stop.clone()));
-        tasks.spawn("states", states.follow(stop.clone()));
-        let keep = last_good::keep(self.registry.clone(), self.data_dir.last_good(), stop.clone());
+        let registry = &self.site.registry;
+        let tasks = &chassis.tasks;
+        let stop = tasks.stopping();
+        tasks.spawn("follow", registry.clone().follow(stop.clone()));
+        tasks.spawn("fold", registry.clone().fold(stop.clone()));
+        tasks.spawn("states", self.site.states.clone().follow(stop.clone()));
+        let keep = last_good::keep(registry.clone(), self.data_dir.last_good(), stop.clone());
         tasks.spawn("last-good", keep);
-        if let Some(Source { url, importer }) = source {
+        if let Some(Source { url, importer }) = self.site.source.clone() {
             tasks.spawn("import", importer.run(committer(chassis, &url), stop.clone()));
         }
-        tasks.spawn("gauges", show_freshness(self.registry.clone(), stop.clone()));
-        let (store, clock) = (Arc::clone(&chassis.store), Arc::clone(&chassis.clock));
-        tasks.spawn("registration", registration::keep(store, clock, stop.clone()));
-        check_freshness(chassis, &self.registry);
-        let differs = Arc::new(AtomicBool::new(false));
-        metadata::key::check(&chassis.readiness, Arc::clone(&differs));
+        let over = end_expired(registry.clone(), chassis.clone(), stop.clone());
+        tasks.spawn("maintenance", over);
+        let importer = self.site.source.as_ref().map(|source| source.importer.clone());
+        let gauges = show_freshness(registry.clone(), importer, stop.clone());
+        tasks.spawn("gauges", gauges);
+        data_disk::check(&chassis.readiness, self.data_dir.path());
         let store = Arc::clone(&chassis.store);
-        tasks.spawn("site key", metadata::key::watch(store, key, differs, stop.clone()));
+        let clock = Arc::clone(&chassis.clock);
+        tasks.spawn("registration", registration::keep(store, clock, stop.clone()));
+        check_freshness(chassis, registry);
+        let differs = Arc::new(AtomicBool::new(false));
+        site_key::check(&chassis.readiness, Arc::clone(&differs));
+        let store = Arc::clone(&chassis.store);
+        let key = self.site.key.clone();
+        tasks.spawn("site key", site_key::watch(store, key, differs, stop.clone()));
     }
 
     fn announce(&self) {
@@ -300,8 +205,8 @@ impl Controller {
     }
 
     /// Every route and who may call it, one per line.
-    pub fn planes(&self) -> &str {
-        self.running.planes()
+    pub fn access_classes(&self) -> &str {
+        self.running.access_classes()
     }
 
     /// The routes that need no token, as a table for people.
@@ -310,7 +215,7 @@ impl Controller {
     }
 
     pub fn registry(&self) -> &Registry {
-        &self.registry
+        &self.site.registry
     }
 
     pub fn inventory(&self) -> &Inventory {
@@ -322,10 +227,86 @@ impl Controller {
     }
 
     /// Stops accepting, finishes requests, flushes, and joins everything.
-    pub async fn stop(self) -> Stopped {
+    pub async fn stop(self) -> StopReport {
         self.data_dir.withdraw();
         self.running.stop().await
     }
+}
+
+fn warn_of_open_bss(policy: &Policy) {
+    if policy.bss == BssAuth::Open {
+        tracing::warn!(
+            "`bss.auth` is `open`: everybody who reaches this server can change what nodes boot"
+        );
+    }
+}
+
+fn server_builder(config: &Config, site: &Site) -> ServerBuilder {
+    let store = Arc::clone(site.registry.store());
+    let mut builder = Server::builder(&site.data_dir, store)
+        .names(config.names.clone())
+        .policy(config.policy.clone())
+        .limits(config.limits.clone())
+        .proxies(config.proxies.clone())
+        .retentions(config.retentions)
+        .write_scope(|caller_gone, write| Box::pin(until_cancelled(caller_gone, write)));
+    if let Some(addr) = config.listen {
+        builder = builder.listen_plain(addr);
+    }
+    if let Some(addr) = config.tls_listen {
+        builder = builder.listen_tls(addr);
+    }
+    if let Some(jwks) = &config.jwks {
+        builder = builder.jwks(jwks.clone());
+    }
+    builder
+}
+
+/// Opens the store, brings its schema up to date where that is safe, and loads the site.
+async fn open_site(config: &Config, data_dir: &DataDir) -> Result<Site, ControllerError> {
+    let started = Instant::now();
+    let address = config.store.parse::<Address>();
+    let store_error = |source| ControllerError::Store {
+        store: address.as_ref().map_or_else(|_| "?".to_owned(), ToString::to_string),
+        source,
+    };
+    let history = HistoryLimits {
+        changes: u64::try_from(config.horizon.removals).unwrap_or(u64::MAX),
+        age: config.horizon.age,
+    };
+    let store = url::open_keeping(&config.store, data_dir.path(), history);
+    let store = store.await.map_err(store_error)?;
+    let backend = match &address {
+        Ok(Address::Etcd(_)) => "etcd",
+        Ok(Address::Postgres(_)) => "postgres",
+        Ok(Address::Embedded) | Err(_) => EMBEDDED,
+    };
+    // No other controller can use an embedded store; a shared one needs `hoist db upgrade`.
+    if backend == EMBEDDED {
+        // The lock of the directory proves that a registration is of a killed controller.
+        if let Err(error) = controllers::forget_all(store.as_ref()).await {
+            tracing::debug!(error = %chain(&error), "an old registration stays until it ages");
+        }
+        upgrade_unless_unusable(&store, data_dir).await?;
+    }
+    let registry = open_registry(Arc::clone(&store), data_dir, config.change_guard).await?;
+    registry.set_horizon(config.horizon);
+    let states = States::new(store);
+    let source = match &config.source {
+        Some(config) => Some(Box::pin(open_source(config, &registry, &states)).await?),
+        None => None,
+    };
+    let key = open_key(data_dir, &registry, backend).await?;
+    Ok(Site {
+        registry,
+        states,
+        key,
+        backend,
+        source,
+        data_dir: data_dir.path().to_owned(),
+        ports: Ports::default(),
+        started,
+    })
 }
 
 async fn open_source(
@@ -333,8 +314,11 @@ async fn open_source(
     registry: &Registry,
     states: &States,
 ) -> Result<Source, SourceError> {
-    let (registry, states) = (registry.clone(), states.clone());
-    let (source, options) = (config.open().await?, config.reconcile.clone());
+    let registry = registry.clone();
+    let states = states.clone();
+    let source = config.open().await?;
+    registry.set_awaits_import(true);
+    let options = config.reconcile.clone();
     let importer = Importer::new(registry, states, source, options, config.every);
     Ok(Source { url: config.url(), importer })
 }
@@ -345,60 +329,92 @@ async fn open_key(
     registry: &Registry,
     backend: &str,
 ) -> Result<SiteKey, KeyError> {
-    let key = metadata::key::open(data_dir.path())?;
+    let key = site_key::open(data_dir.path())?;
     if registry.contact().loaded_from == LoadedFrom::Store {
-        let (store, alone) = (registry.store().as_ref(), backend == "embedded");
-        let settling = metadata::key::settle(store, &key, data_dir.path(), alone);
-        match tokio::time::timeout(STORE_PATIENCE, settling).await {
-            Ok(Err(KeyError::Store(StoreError::Unavailable { .. }))) | Err(_) => {
-                tracing::warn!("the store went away before the site's key was compared");
+        let store = registry.store().as_ref();
+        let alone = backend == EMBEDDED;
+        let settling = site_key::settle(store, &key, data_dir.path(), alone);
+        match tokio::time::timeout(STORE_TIMEOUT, settling).await {
+            Ok(Err(KeyError::Store(error))) => {
+                tracing::warn!(error = %chain(&error), "the site's key is compared later");
             }
+            Err(_) => tracing::warn!("the store went away before the site's key was compared"),
             Ok(settled) => settled?,
         }
     }
     Ok(key)
 }
 
-/// From the store if it answers, else from the last-good copy.
-async fn open_registry(
-    store: Arc<dyn Store>,
+/// Upgrades the schema, unless the store cannot be used now: the site is then served from the
+/// last-good copy, and the next start upgrades.
+async fn upgrade_unless_unusable(
+    store: &Arc<dyn Store>,
     data_dir: &DataDir,
-    brake: Brake,
-) -> Result<Registry, ControllerError> {
-    let opening = Registry::open(Arc::clone(&store), brake);
-    let error = match tokio::time::timeout(STORE_PATIENCE, opening).await {
-        Ok(Ok(registry)) => return Ok(registry),
-        Ok(Err(error)) => error,
-        Err(_) => {
-            let detail = format!("no answer within {STORE_PATIENCE:?}");
-            LoadError::Store(StoreError::Unavailable { detail })
+) -> Result<(), ControllerError> {
+    match upgrade::upgrade(Arc::clone(store), data_dir.path(), Timestamp::now()).await {
+        Ok(_) => Ok(()),
+        Err(MigrateError::Store(error) | MigrateError::Schema(SchemaError::Store(error))) => {
+            tracing::warn!(error = %chain(&error), "the schema of the store was not checked");
+            Ok(())
         }
-    };
-    let away = matches!(error, LoadError::Store(StoreError::Unavailable { .. }));
-    if !away {
-        return Err(ControllerError::Load(error));
-    }
-    match last_good::read(&data_dir.last_good()) {
-        Ok((roster, taken)) => {
-            tracing::warn!(
-                error = %chain(&error), %taken, revision = roster.revision(), nodes = roster.len(),
-                "the store is away; going on from the last-good copy"
-            );
-            Ok(Registry::resume(store, roster, taken, brake))
-        }
-        Err(no_copy) => {
-            tracing::error!(error = %chain(&no_copy), "no last-good copy");
-            Err(ControllerError::Load(error))
-        }
+        Err(error) => Err(error.into()),
     }
 }
 
-/// A stale picture degrades readiness; it never fails it, since boots go on.
+/// From the store if it can be read, else from the last-good copy, else empty and not ready. Only a
+/// store that another version or another product wrote keeps a controller from starting: an outage
+/// does not cause that, and an operator must look.
+async fn open_registry(
+    store: Arc<dyn Store>,
+    data_dir: &DataDir,
+    change_guard: ChangeGuard,
+) -> Result<Registry, ControllerError> {
+    let opening = Registry::open(Arc::clone(&store), change_guard);
+    let error = match tokio::time::timeout(STORE_TIMEOUT, opening).await {
+        Ok(Ok(registry)) => return Ok(registry),
+        Ok(Err(error)) => error,
+        Err(_) => {
+            let detail = format!("no answer within {STORE_TIMEOUT:?}");
+            LoadError::Store(StoreError::Unavailable { detail })
+        }
+    };
+    if matches!(error, LoadError::Schema(_)) {
+        return Err(ControllerError::Load(error));
+    }
+    let registry = match last_good::read(&data_dir.last_good()) {
+        Ok((roster, taken)) => {
+            tracing::warn!(
+                error = %chain(&error), %taken, revision = roster.revision(), nodes = roster.len(),
+                "the store cannot be read; going on from the last-good copy"
+            );
+            Registry::resume(store, roster, taken, change_guard)
+        }
+        // Nothing that happens later makes such a store readable.
+        Err(_) if is_damaged(&error) => return Err(ControllerError::Load(error)),
+        Err(no_copy) => {
+            tracing::error!(
+                error = %chain(&error), last_good = %chain(&no_copy),
+                "the store cannot be read; not ready until it can"
+            );
+            Registry::empty(store, change_guard)
+        }
+    };
+    registry.note_failure(&error);
+    Ok(registry)
+}
+
+fn is_damaged(error: &LoadError) -> bool {
+    matches!(error, LoadError::Record(_) | LoadError::Store(StoreError::Damaged { .. }))
+}
+
+/// A stale roster degrades readiness and never fails it, since boots go on. Without a complete roster
+/// the controller is not ready.
 fn check_freshness(chassis: &Chassis, registry: &Registry) {
     let registry = registry.clone();
     chassis.readiness.add("roster", move || {
         let contact = registry.contact();
         let roster = registry.roster();
+        let complete = registry.is_complete();
         async move {
             let seen = format!(
                 "revision {}, {} nodes, {} s old",
@@ -407,27 +423,30 @@ fn check_freshness(chassis: &Chassis, registry: &Registry) {
                 contact.silent.as_secs()
             );
             match contact.loaded_from {
+                LoadedFrom::Nothing => CheckResult::down("neither the store nor a copy was read"),
+                _ if !complete => CheckResult::down("no nodes yet: the source was not read"),
                 LoadedFrom::Snapshot { taken } => {
-                    Finding::degraded(format!("{seen}, from the last-good copy of {taken}"))
+                    CheckResult::degraded(format!("{seen}, from the last-good copy of {taken}"))
                 }
                 LoadedFrom::Store if contact.silent > STALE_AFTER => {
-                    Finding::degraded(format!("{seen}, stale"))
+                    CheckResult::degraded(format!("{seen}, stale"))
                 }
-                LoadedFrom::Store => Finding::ok(seen),
+                LoadedFrom::Store => CheckResult::ok(seen),
             }
         }
     });
 }
 
 /// The same as numbers, for `/metrics`.
-async fn show_freshness(registry: Registry, stop: CancellationToken) {
+async fn show_freshness(registry: Registry, importer: Option<Importer>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(GAUGES_EVERY);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = tick.tick() => {}
         }
-        let (roster, contact) = (registry.roster(), registry.contact());
+        let roster = registry.roster();
+        let contact = registry.contact();
         #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
         {
             metrics::gauge!("hoist_roster_nodes").set(roster.len() as f64);
@@ -437,6 +456,11 @@ async fn show_freshness(registry: Registry, stop: CancellationToken) {
         metrics::gauge!("hoist_roster_from_store").set(f64::from(u8::from(from_store)));
         metrics::gauge!("hoist_roster_age_seconds").set(contact.silent.as_secs_f64());
         metrics::gauge!("hoist_store_connected").set(f64::from(u8::from(contact.connected)));
+        metrics::gauge!("hoist_store_full").set(f64::from(u8::from(contact.full)));
+        if let Some(importer) = &importer {
+            let alarmed = importer.progress().last.is_some_and(|report| report.alarm.is_some());
+            metrics::gauge!("hoist_import_alarm").set(f64::from(u8::from(alarmed)));
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The data directory: ours or nobody's, private, and used by one process at a time.
+//! The data directory: created by hoist, private, and used by one process at a time.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
-use crate::secret;
+use hoist_chassis::secret;
 
 /// What marks a directory as ours.
 const MARKER: &str = "hoist.json";
@@ -59,7 +59,7 @@ pub struct Runtime {
     pub pid: u32,
 }
 
-/// An opened data directory. Nobody else can open it until this is dropped.
+/// An opened data directory. No other process can open it until this is dropped.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -132,7 +132,7 @@ impl DataDir {
         self.path.join(RESTORING).exists()
     }
 
-    /// From here on nobody else opens it, until [`Self::end_restore`].
+    /// Blocks every other open until [`Self::end_restore`].
     pub(crate) fn begin_restore(&self) -> io::Result<()> {
         secret::write_atomic(&self.path.join(RESTORING), b"", 0o600)
     }
@@ -143,10 +143,10 @@ impl DataDir {
         fs::File::open(&self.path)?.sync_all()
     }
 
-    /// Makes a directory that was fresh nobody's again.
+    /// Removes hoist's marks from a directory that was fresh.
     pub(crate) fn abandon(&self) {
         for ours in [RESTORING, MARKER, LOCK] {
-            // Whoever gives up has something worse to tell.
+            // The caller reports a more important error.
             let _ = fs::remove_file(self.path.join(ours));
         }
     }
@@ -154,7 +154,12 @@ impl DataDir {
     /// Tells local commands where the server listens, until [`Self::withdraw`].
     pub fn announce(&self, runtime: &Runtime) -> io::Result<()> {
         let text = serde_json::to_vec_pretty(runtime)?;
-        write_atomically(&self.path.join(RUNTIME), &text)
+        let path = self.path.join(RUNTIME);
+        match write_atomically(&path, &text) {
+            // On a full disk there is no room for a second file.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => overwrite(&path, &text),
+            written => written,
+        }
     }
 
     pub fn withdraw(&self) {
@@ -188,10 +193,20 @@ fn check_marker(path: &Path) -> Result<(), DataDirError> {
 
 fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("new");
-    let mut file = fs::File::create(&temporary)?;
+    let write = || {
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
+/// Writes into the blocks that the file has already.
+fn overwrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::options().write(true).open(path)?;
     file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(temporary, path)
+    file.set_len(bytes.len() as u64)
 }
 
 #[cfg(test)]
@@ -199,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_ours_or_nobodys() {
+    fn directory_must_be_ours_or_empty() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("data");
         let first = DataDir::open(&path).unwrap();

@@ -1,26 +1,27 @@
-//! Deployment, over HTTP: task files become plans, plans become runs, and runs are watched and told
-//! what to do (`/deploy/v1`).
+//! Deployment over HTTP (`/deploy/v1`): task files become plans, plans become runs, and runs are
+//! watched and controlled.
 //!
-//! Each run has a directory of its own with its journal, and a thread that drives it; both outlive
-//! nothing but themselves: a controller that starts again reads every journal and goes on.
+//! Each run has a directory with its journal and a thread that drives it. A controller that
+//! restarts reads every journal and continues its runs. Rules of task files belong in
+//! `hoist-deploy`, rules of runs in `hoist-engine`.
 
-mod beside;
+mod agent_work;
 mod compile;
+mod concurrent;
 mod elections;
 mod entry;
 mod folder;
-mod hands;
-mod orders;
-mod past;
+mod instance_history;
 mod plans;
-mod prune;
-mod read;
+mod queries;
+mod retention;
+mod run_commands;
 mod runs;
-mod shared;
+mod shared_runs;
 mod stream;
 mod summaries;
+mod transport;
 mod view;
-mod work;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,28 +30,30 @@ use std::sync::Arc;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::deploy::RunSummary;
+use hoist_diagnostic::chain;
 use hoist_engine::plugin::IsolationPolicy;
-use hoist_inventory::Registry;
 use hoist_model::Selector;
+use hoist_site::Registry;
 
-use crate::audit::Draft;
-use crate::auth::AuditContext;
-use crate::chain;
-use crate::failure::Failure;
-use crate::metadata::secrets::Vault;
-use crate::route::{Plane, Route, with_state};
-use crate::secret;
-use crate::server::Chassis;
+use crate::installed_systems::InstalledSystems;
+use crate::site::Site;
+use crate::vault::Vault;
+use hoist_chassis::Chassis;
+use hoist_chassis::audit::Draft;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::route::{AccessClass, Route, with_state};
+use hoist_chassis::secret;
 
+use agent_work::AgentGateway;
 use folder::FolderError;
-use hands::Grip;
 use runs::{Runs, RunsError};
-use shared::Shared;
+use shared_runs::SharedRuns;
 use summaries::Summaries;
-use work::Counter;
+use transport::RunContext;
 
 pub use compile::{Grounds, book_of, compile, site_of, templates_of};
-pub use prune::RunRetention;
+pub use retention::RunRetention;
 
 /// How the nodes of runs are reached, and how long runs are kept.
 #[derive(Debug, Clone, Default)]
@@ -70,58 +73,65 @@ pub struct DeploySettings {
     pub isolation: IsolationPolicy,
     /// Files and directories that plug-ins do not find, beside the data directory.
     pub hidden: Vec<PathBuf>,
-    /// How [`hoist_engine::execute::keeper::main`] is started, which keeps programs on this machine;
+    /// How [`hoist_engine::execute::supervisor::main`] is started, which keeps programs on this machine;
     /// without it each has a shell of its own.
-    pub keeper: Option<Vec<OsString>>,
+    pub supervisor: Option<Vec<OsString>>,
     pub retention: RunRetention,
 }
 
-/// What the handlers share.
+/// The state that the handlers share.
 #[derive(Debug, Clone)]
 pub struct Deploy {
     chassis: Chassis,
     registry: Registry,
     runs: Runs,
-    counter: Counter,
+    gateway: AgentGateway,
+    systems: Arc<dyn InstalledSystems>,
 }
 
-const READ: Plane = Plane::Admin { context: Context::Deploy, verb: Verb::Read };
-const WRITE: Plane = Plane::Admin { context: Context::Deploy, verb: Verb::Write };
+const READ: AccessClass = AccessClass::Admin { context: Context::Deploy, verb: Verb::Read };
+const WRITE: AccessClass = AccessClass::Admin { context: Context::Deploy, verb: Verb::Write };
 
-/// What to do about a run on the same nodes.
-const INSIST: &str = "wait for it, `hoist deploy stop` it, or insist with `--beside` (`beside: true`): \
+/// The remedy for a run on the same nodes.
+const INSIST: &str = "wait for it, `hoist deploy stop` it, or allow it with `--allow-concurrent` (`allow_concurrent: true`): \
     what limits the steps of a run, such as `locks`, knows nothing of the other";
+
+/// Everything that deployment needs besides the chassis.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub site: Site,
+    pub vault: Arc<Vault>,
+    pub systems: Arc<dyn InstalledSystems>,
+    pub settings: DeploySettings,
+}
 
 impl Deploy {
     /// In a runtime.
-    pub fn new(
-        chassis: &Chassis,
-        registry: Registry,
-        settings: DeploySettings,
-        vault: Vault,
-        is_shared: bool,
-        data_dir: &std::path::Path,
-    ) -> Self {
+    pub fn new(chassis: &Chassis, dependencies: Dependencies) -> Self {
+        let Dependencies { site, settings, vault, systems } = dependencies;
+        let registry = &site.registry;
+        let data_dir = &site.data_dir;
         let retention = settings.retention;
-        let counter = Counter::new();
-        let grip = Grip::new(settings, registry.clone(), vault, counter.clone(), data_dir);
+        let gateway = AgentGateway::new();
+        let context = RunContext::new(settings, registry.clone(), vault, gateway.clone(), data_dir);
         let summaries = Summaries::new(chassis);
         let root = data_dir.join("journal");
-        let shared = is_shared.then(|| {
+        let shared = site.is_shared().then(|| {
             let owner = folder::owner(&root).unwrap_or_else(|error| {
                 tracing::warn!(error = %chain(&error), "runs are taken up late after a restart");
                 secret::random_text(folder::OWNER_CHARS)
             });
-            Shared::new(Arc::clone(&chassis.store), owner)
+            SharedRuns::new(Arc::clone(&chassis.store), owner)
         });
-        let runs = Runs::new(root, grip, chassis.events.clone(), summaries, shared);
-        chassis
-            .tasks
-            .spawn("runs", prune::keep(runs.clone(), retention, chassis.tasks.stopping().clone()));
-        Self { chassis: chassis.clone(), registry, runs, counter }
+        let runs = Runs::new(root, context, chassis.events.clone(), summaries, shared);
+        chassis.tasks.spawn(
+            "runs",
+            retention::keep(runs.clone(), retention, chassis.tasks.stopping().clone()),
+        );
+        Self { chassis: chassis.clone(), registry: site.registry, runs, gateway, systems }
     }
 
-    /// What was done, for the audit log. It is done: a store that is away does not undo it.
+    /// Writes an audit entry after the act. A store outage does not revert the act.
     async fn note(&self, audit: &AuditContext, object: String) {
         let draft = Draft { object, ..audit.draft() };
         if let Err(error) = self.chassis.audit.append(&draft).await {
@@ -161,7 +171,13 @@ impl Deploy {
 
 /// All routes of the context.
 pub fn routes(deploy: &Deploy) -> Vec<Route> {
-    let all = [plans::routes(), read::routes(), orders::routes(), stream::routes(), work::routes()];
+    let all = [
+        plans::routes(),
+        queries::routes(),
+        run_commands::routes(),
+        stream::routes(),
+        agent_work::routes(),
+    ];
     with_state(all.into_iter().flatten().collect(), deploy)
 }
 
@@ -177,9 +193,9 @@ impl From<RunsError> for Failure {
             RunsError::Ambiguous(_) => Code::Ambiguous,
             RunsError::Ended
             | RunsError::UnderWay
-            | RunsError::TakenBack(_)
+            | RunsError::BeingUndone(_)
             | RunsError::WentOn(_)
-            | RunsError::Beside(_)
+            | RunsError::Concurrent(_)
             | RunsError::NoEffect
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
@@ -189,7 +205,7 @@ impl From<RunsError> for Failure {
         let failure = Self::new(code, chain(&error));
         match error {
             RunsError::Unknown(_) => failure.with_remedy("`hoist deploy list` shows all of them"),
-            RunsError::Beside(_) => failure.with_remedy(INSIST),
+            RunsError::Concurrent(_) => failure.with_remedy(INSIST),
             RunsError::Folder(error) if error.is_full() => {
                 failure.with_remedy("make room on the data disk")
             }

@@ -11,49 +11,58 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_inventory::smd_view::FilterError;
-use hoist_inventory::{Registry, Roster, States};
+use hoist_site::smd_view::FilterError;
+use hoist_site::{Registry, Roster, States};
 use http::Uri;
 
-use crate::failure::Failure;
-use crate::inventory::{Sight, etag};
-use crate::principal::Principal;
-use crate::route::{Plane, Route, with_state};
-use crate::server::Chassis;
-use crate::tasks::Tasks;
-use crate::whole_site::Turns;
+use crate::authorisation::Sight;
+use crate::inventory::etag;
+use crate::node_lookup::complete_roster;
+use crate::site::Site;
+use hoist_chassis::Chassis;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::large_answer::AnswerPermits;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::{AccessClass, Route, with_state};
+use hoist_chassis::tasks::Tasks;
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Debug, Clone)]
 pub struct Hsm {
     tasks: Tasks,
     registry: Registry,
     states: States,
-    /// Turns for what everybody may read.
-    open: Turns,
-    /// Turns for those with a token, who do not wait for everybody.
-    closed: Turns,
+    /// Permits for anonymous readers.
+    open: AnswerPermits,
+    /// Permits for readers with a token, who do not wait for anonymous ones.
+    closed: AnswerPermits,
 }
 
-/// What SMD gives everybody, unless the site has locked it.
-const OPEN: Plane = Plane::Lockable { context: Context::Inventory };
-const READ: Plane = Plane::Admin { context: Context::Inventory, verb: Verb::Read };
+/// Open in SMD, unless the site locks it.
+const OPEN: AccessClass = AccessClass::Lockable { context: Context::Inventory };
+const READ: AccessClass = AccessClass::Admin { context: Context::Inventory, verb: Verb::Read };
 
 const JSON: &str = "application/json";
 
 impl Hsm {
-    pub fn new(chassis: &Chassis, registry: Registry, states: States) -> Self {
-        let tasks = chassis.tasks.clone();
-        Self { tasks, registry, states, open: Turns::default(), closed: Turns::default() }
+    pub fn new(chassis: &Chassis, site: &Site) -> Self {
+        Self {
+            tasks: chassis.tasks.clone(),
+            registry: site.registry.clone(),
+            states: site.states.clone(),
+            open: AnswerPermits::default(),
+            closed: AnswerPermits::default(),
+        }
     }
 
-    fn roster(&self) -> Arc<Roster> {
-        self.registry.roster()
+    fn roster(&self) -> Result<Arc<Roster>, Failure> {
+        complete_roster(&self.registry)
     }
 
-    /// What is seen of machines changes without a revision of the site.
+    /// Observed states change without a site revision.
     fn tag(&self, roster: &Roster) -> String {
-        let (incarnation, revision) = (roster.incarnation().as_str(), roster.revision());
+        let incarnation = roster.incarnation().as_str();
+        let revision = roster.revision();
         format!("\"{incarnation}.{revision}.{:x}\"", self.states.version())
     }
 }
@@ -223,8 +232,7 @@ fn not_modified(tag: &str) -> Response {
     etag::not_modified(tag).into_response()
 }
 
-impl From<FilterError> for Failure {
-    fn from(error: FilterError) -> Self {
-        Self::new(Code::BadParameter, error.to_string())
-    }
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn bad_filter(error: FilterError) -> Failure {
+    Failure::new(Code::BadParameter, error.to_string())
 }

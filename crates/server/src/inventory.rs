@@ -5,37 +5,41 @@
 
 pub(crate) mod etag;
 mod import;
+mod maintenance;
 mod members;
 mod nodes;
 mod refusal;
-mod sight;
 mod snapshots;
 mod status;
 mod watch;
 mod write;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::{
-    Applied, DeleteRequest, Group, ImportReport, ImportRequest, Listing, MaintainRequest,
+    ApplyResult, DeleteRequest, Group, ImportReport, ImportRequest, Listing, MaintainRequest,
     NetworkObject, Node, NodeList, PartitionObject, ProtectRequest, ReleaseRequest, RenewRequest,
     Status, SwapRequest,
 };
-use hoist_inventory::{Registry, Roster, States};
 use hoist_model::NodeState;
+use hoist_site::{Registry, Roster, States};
 
-use crate::route::{Plane, Route, with_state};
-use crate::server::Chassis;
+use crate::node_lookup::complete_roster;
+use crate::site::{Site, Source};
+use hoist_chassis::Chassis;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::route::{AccessClass, Route, with_state};
 
 pub use import::{SourceConfig, committer};
+pub(crate) use maintenance::end_expired;
 pub(crate) use nodes::{bad_parameter, bind};
-pub(crate) use sight::{Sight, no_such_node};
+pub(crate) use refusal::write_failure;
 pub(crate) use status::STALE_AFTER;
-pub use status::{Background, Source};
 pub(crate) use write::{WriteQuery, read_documents};
 
-/// A bulk change is read line by line, so this bounds patience, not memory.
+/// A bulk change is read line by line, so this bounds time, not memory.
 pub(crate) const MAX_APPLY_BYTES: usize = 4 << 30;
 
 const NDJSON: &str = "application/x-ndjson";
@@ -47,27 +51,36 @@ pub struct Inventory {
     registry: Registry,
     states: States,
     snapshots: Arc<snapshots::Snapshots>,
-    background: Background,
+    source: Option<Source>,
+    backend: &'static str,
+    started: Instant,
 }
 
 impl Inventory {
-    pub fn new(
-        chassis: &Chassis,
-        registry: Registry,
-        states: States,
-        background: Background,
-    ) -> Self {
-        let snapshots = Arc::default();
-        Self { chassis: chassis.clone(), registry, states, snapshots, background }
+    pub fn new(chassis: &Chassis, site: &Site) -> Self {
+        Self {
+            chassis: chassis.clone(),
+            registry: site.registry.clone(),
+            states: site.states.clone(),
+            snapshots: Arc::default(),
+            source: site.source.clone(),
+            backend: site.backend,
+            started: site.started,
+        }
     }
 
     fn roster(&self) -> Arc<Roster> {
         self.registry.roster()
     }
+
+    /// The roster, for answers that say that a node does not exist.
+    fn complete_roster(&self) -> Result<Arc<Roster>, Failure> {
+        complete_roster(&self.registry)
+    }
 }
 
-const READ: Plane = Plane::Admin { context: Context::Inventory, verb: Verb::Read };
-const WRITE: Plane = Plane::Admin { context: Context::Inventory, verb: Verb::Write };
+const READ: AccessClass = AccessClass::Admin { context: Context::Inventory, verb: Verb::Read };
+const WRITE: AccessClass = AccessClass::Admin { context: Context::Inventory, verb: Verb::Write };
 
 /// All routes of the inventory.
 pub fn routes(inventory: &Inventory) -> Vec<Route> {
@@ -88,7 +101,7 @@ fn node_routes() -> Vec<Route<Inventory>> {
             .query("continue", "where the last page ended")
             .flag("state", "with the last seen state of each node")
             .flag("watch", "stream what changes after `since`")
-            .query("since", "the last revision seen")
+            .query("since", "`since` of the last listing, bookmark or poll")
             .query("wait", "with `since`: answer when something changed, or after this long")
             .streaming()
             .selective()
@@ -117,11 +130,12 @@ fn node_routes() -> Vec<Route<Inventory>> {
         Route::delete("/inventory/v1/nodes/{id}", WRITE, write::delete_node)
             .summary("Remove a node")
             .flag("dry_run", "change nothing, say what would change")
-            .gives::<Applied>(200)
+            .gives::<ApplyResult>(200)
             .selective(),
         Route::get("/inventory/v1/nodes/by/{key}/{value}", READ, nodes::get_by)
             .summary("One node by name, mac, xname, nid, ip or uuid")
             .flag("state", "with its last seen state")
+            .query("network", "with an `ip`: the network of the address")
             .gives::<Node>(200)
             .gives_nothing(304)
             .selective(),
@@ -159,7 +173,7 @@ fn detail_routes() -> Vec<Route<Inventory>> {
             .gives::<Node>(200)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}/maintenance", WRITE, write::maintain)
-            .summary("Say that somebody works on the machine")
+            .summary("Put the machine into maintenance")
             .flag("dry_run", "change nothing")
             .takes::<MaintainRequest>()
             .gives::<Node>(200)
@@ -204,7 +218,7 @@ fn set_routes() -> Vec<Route<Inventory>> {
             .summary("Remove a group; its nodes leave it")
             .flag("dry_run", "change nothing")
             .query("affects", "how many nodes the change may affect")
-            .gives::<Applied>(200),
+            .gives::<ApplyResult>(200),
         Route::get("/inventory/v1/partitions", READ, members::list_partitions)
             .summary("All partitions")
             .gives::<Listing<PartitionObject>>(200)
@@ -222,7 +236,7 @@ fn set_routes() -> Vec<Route<Inventory>> {
         Route::delete("/inventory/v1/partitions/{name}", WRITE, write::delete_partition)
             .summary("Remove a partition that no node is in")
             .flag("dry_run", "change nothing")
-            .gives::<Applied>(200),
+            .gives::<ApplyResult>(200),
         Route::get("/inventory/v1/networks", READ, members::list_networks)
             .summary("All networks")
             .gives::<Listing<NetworkObject>>(200)
@@ -239,7 +253,7 @@ fn set_routes() -> Vec<Route<Inventory>> {
         Route::delete("/inventory/v1/networks/{name}", WRITE, write::delete_network)
             .summary("Remove a network that no interface is on")
             .flag("dry_run", "change nothing")
-            .gives::<Applied>(200),
+            .gives::<ApplyResult>(200),
     ]
 }
 
@@ -253,21 +267,21 @@ fn bulk_routes() -> Vec<Route<Inventory>> {
             .flag("prune", "remove what the set contained before and does not any more")
             .body_limit(MAX_APPLY_BYTES)
             .streaming()
-            .gives::<Applied>(200)
+            .gives::<ApplyResult>(200)
             .selective(),
         Route::post("/inventory/v1/delete", WRITE, write::delete)
             .summary("Remove documents in one transaction")
             .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<DeleteRequest>()
-            .gives::<Applied>(200)
+            .gives::<ApplyResult>(200)
             .selective(),
         Route::post("/inventory/v1/renew", WRITE, write::renew)
             .summary("Make nodes the next generation of themselves: their tokens end, and cloud-init sees a new instance")
             .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<RenewRequest>()
-            .gives::<Applied>(200)
+            .gives::<ApplyResult>(200)
             .selective(),
         Route::get("/inventory/v1/export", READ, members::export)
             .summary("Everything that is declared, as documents, one per line")
@@ -285,7 +299,7 @@ fn bulk_routes() -> Vec<Route<Inventory>> {
             .streaming()
             .gives::<ImportReport>(200),
         Route::get("/inventory/v1/status", READ, status::get)
-            .summary("How fresh the picture is")
+            .summary("The roster revision and its age")
             .gives::<Status>(200)
             .selective(),
     ]

@@ -1,77 +1,40 @@
-//! The chassis: listeners, route table, authentication, certificates, audit, events, metrics.
+//! The controller: the contexts of the domain as HTTP routes on the chassis.
 //!
-//! A context of the domain adds its routes with one function that returns `Vec<Route>`; everything
-//! a route needs from the chassis comes in a [`Chassis`]. Nothing here reads flags or environment:
-//! the composition root passes values in.
+//! Belongs here: the routes and background tasks of each context (site, boot, metadata,
+//! provisioning, deployment, artifacts, HSM), backup of the data directory, and
+//! [`controller::Controller`], which puts them together. Nothing here reads flags or the
+//! environment: the composition root passes values in.
+//!
+//! Does not belong here: anything that a route of every context needs (`hoist-chassis`), and the
+//! rules of a context that need no HTTP (the context's own crate).
 
-mod addresses;
-mod admin;
-pub mod artifacts;
-pub mod audit;
-pub mod auth;
+// Shared by the contexts, and below all of them.
+pub mod age_identities;
+mod audited_commit;
 mod authorisation;
+pub mod data_dir;
+mod data_disk;
+pub mod enrollment;
+pub mod http_client;
+pub mod installed_systems;
+mod node_lookup;
+mod profile_secrets;
+mod registration;
+pub mod site;
+pub mod site_key;
+pub mod vault;
+
+// The contexts.
+pub mod artifacts;
 pub mod backup;
 pub mod boot;
-pub mod ca;
-pub mod clock;
-mod compress;
-pub mod controller;
-pub mod data_dir;
 pub mod database;
 pub mod deploy;
-pub mod direct;
-pub mod events;
-pub mod extract;
-pub mod failure;
-pub mod health;
-mod host;
 pub mod hsm;
 pub mod inventory;
-pub mod jwks;
-mod lanes;
-mod listen;
-mod log_limit;
 pub mod metadata;
-mod observe;
-pub mod open_files;
-pub mod openapi;
-mod path;
-pub mod peer;
-mod plain;
-pub mod principal;
 pub mod provision;
-mod registration;
-pub mod route;
-mod scan;
-mod secret;
-mod server;
-mod streams;
-pub mod systemd;
-pub mod tasks;
-pub mod telemetry;
-pub mod token;
-mod validity;
-mod whole_site;
+pub mod upgrade;
 
-pub use failure::Failure;
-pub use listen::Limits;
-pub use route::{Plane, Route};
-pub use server::{Chassis, Retentions, Running, Server, ServerBuilder, StartError, Stopped};
-
-#[cfg(test)]
-#[path = "../tests/support/store.rs"]
-mod store;
-
-use std::error::Error;
-
-/// An error and all its sources in one line, for logs.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}
+// The composition.
+pub mod controller;

@@ -1,52 +1,54 @@
-//! What nodes are told about themselves, over HTTP: the seeds of cloud-init (`/meta/v1`), and the
-//! same as `OpenCHAMI`'s service (`/cloud-init`) and EC2 (`/latest`) have it.
+//! Metadata routes: cloud-init seeds (`/meta/v1`), the API of `OpenCHAMI`'s service (`/cloud-init`)
+//! and EC2's (`/latest`).
 //!
-//! Documents of hoist's own are answered from one roster, without waiting.
+//! hoist's own documents are answered from one roster, without waiting. Rendering itself belongs to
+//! `hoist-metadata`.
 
 mod agent;
-mod arming;
 mod builtin;
 mod copies;
 mod ec2;
 mod elsewhere;
-mod kept;
-pub mod key;
+mod enrollments;
+mod failing_nodes;
+mod node_cache;
+mod node_seed;
 mod openchami;
 mod phone_home;
 mod providers;
-pub mod provision;
 mod proxy;
 mod render;
-pub mod secrets;
 mod seed;
 mod under_way;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use hoist_api::admin::Context;
-use hoist_metadata::{LayerRule, SiteKey};
-use hoist_model::GroupKey;
+use hoist_metadata::LayerRule;
+use hoist_model::{GroupKey, NodeId};
+use hoist_site::SiteKey;
 use rustls_pki_types::CertificateDer;
 use secrecy::SecretString;
 
 use crate::boot::Boot;
-use crate::provision::Runs;
-use crate::route::{Plane, Route, with_state};
-use crate::whole_site::Turns;
+use crate::vault::Vault;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::large_answer::AnswerPermits;
+use hoist_chassis::route::{AccessClass, Route, with_state};
 
 use agent::Unlock;
-use secrets::Vault;
 
 pub(crate) use agent::{
     EnrolledNode, NO_ADDRESS, NO_ADDRESS_REMEDY, SecretRelease, secret_layers_of,
 };
-pub(crate) use arming::shown as shown_key;
 pub use hoist_metadata::mode::ParseModeError;
 pub use hoist_metadata::{Mode, Unknown};
 pub use providers::Providers;
 
-/// What a site decides about its nodes' documents.
+/// Site settings for documents.
 #[derive(Debug, Clone, Default)]
 pub struct MetadataSettings {
     pub mode: Mode,
@@ -55,11 +57,11 @@ pub struct MetadataSettings {
     pub unknown: Unknown,
     /// Trusted for the services that are asked, besides nothing else; empty means the machine's.
     pub authorities: Vec<CertificateDer<'static>>,
-    /// Variables that layers may name, `HOIST_SECRET_…`, with what is in them.
+    /// Variables that layers may name, `HOIST_SECRET_…`, with their values.
     pub variables: BTreeMap<String, SecretString>,
 }
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Debug, Clone)]
 pub struct Metadata {
     pub(crate) boot: Boot,
@@ -67,38 +69,51 @@ pub struct Metadata {
     provider: Arc<Providers>,
     unknown: Unknown,
     counts: Arc<seed::Counts>,
-    /// Of people who look at layers and previews.
-    turns: Turns,
+    /// Limits concurrent listings of layers and previews.
+    turns: AnswerPermits,
     /// Of meta-data that is taken apart.
-    readings: Turns,
+    readings: AnswerPermits,
     unlock: Arc<Unlock>,
-    /// Who wants to know that a node is up.
-    runs: Runs,
+    node_up: Arc<dyn NodeUpListener>,
 }
 
-/// Open to everybody, unless the site has locked it.
-const OPEN: Plane = Plane::Lockable { context: Context::Metadata };
+/// Everything that metadata needs besides the chassis.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub boot: Boot,
+    pub key: SiteKey,
+    pub providers: Arc<Providers>,
+    pub unknown: Unknown,
+    pub vault: Arc<Vault>,
+    pub node_up: Arc<dyn NodeUpListener>,
+}
+
+/// Provisioning, as metadata sees it.
+#[async_trait]
+pub trait NodeUpListener: fmt::Debug + Send + Sync {
+    /// Called when the system of a node proved that it is up.
+    async fn node_is_up(&self, node: NodeId) -> Result<(), Failure>;
+}
+
+/// Open unless the site locks it.
+const OPEN: AccessClass = AccessClass::Lockable { context: Context::Metadata };
 
 impl Metadata {
-    pub fn new(
-        boot: &Boot,
-        key: SiteKey,
-        provider: Arc<Providers>,
-        unknown: Unknown,
-        vault: Vault,
-        runs: Runs,
-    ) -> Self {
+    pub fn new(dependencies: Dependencies) -> Self {
+        let Dependencies { boot, key, providers, unknown, vault, node_up } = dependencies;
         boot.registry.add_rule(Arc::new(LayerRule));
+        let failing = Arc::clone(providers.failing());
+        failing_nodes::check(&boot.chassis.readiness, boot.registry.clone(), failing);
         Self {
             unlock: Arc::new(Unlock::new(&boot.chassis, key.clone(), vault)),
-            boot: boot.clone(),
+            boot,
             key,
-            provider,
+            provider: providers,
             unknown,
             counts: Arc::default(),
-            turns: Turns::default(),
-            readings: Turns::default(),
-            runs,
+            turns: AnswerPermits::default(),
+            readings: AnswerPermits::default(),
+            node_up,
         }
     }
 }
@@ -109,9 +124,10 @@ pub fn routes(metadata: &Metadata) -> Vec<Route> {
         seed::routes(metadata),
         phone_home::routes(),
         render::routes(),
+        node_seed::routes(),
         openchami::routes(),
         ec2::routes(),
-        arming::routes(),
+        enrollments::routes(),
         agent::routes(),
     ];
     with_state(all.into_iter().flatten().collect(), metadata)

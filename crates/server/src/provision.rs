@@ -1,17 +1,18 @@
-//! Provisioning: runs in which nodes boot the agent, and what agents are told and tell.
+//! Provisioning: runs in which nodes boot the agent, and the agent's routes.
 //!
-//! What becomes of a machine's disks is decided and done on the machine; here it is decided which
-//! machine gets which document, when, and what it boots before and afterwards.
+//! The machine plans and writes its own disks. The controller decides which machine gets which
+//! provisioning job, when, and its boot state before and after. Disk logic does not belong here.
 
 mod agent;
 mod backup;
 mod boot_change;
 mod decide;
 mod document;
-pub(crate) mod erasure;
+mod erasure;
 mod heard;
-pub(crate) mod installed;
-mod order;
+mod installed;
+mod job;
+mod keys;
 mod record;
 mod rule;
 mod runs;
@@ -23,22 +24,21 @@ mod view;
 use std::sync::{Arc, OnceLock};
 
 use hoist_api::admin::{Context, Verb};
-use hoist_inventory::Roster;
+use hoist_site::Roster;
 
-use crate::inventory::Sight;
+use crate::authorisation::Sight;
 use crate::metadata::Metadata;
-use crate::principal::Principal;
-use crate::route::{Plane, Route, with_state};
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::{AccessClass, Route, with_state};
 
 use boot_change::BootChange;
-pub(crate) use document::secret_of;
 use rule::ProfileRule;
 pub use runs::Runs;
 
-const READ: Plane = Plane::Admin { context: Context::Provision, verb: Verb::Read };
-const WRITE: Plane = Plane::Admin { context: Context::Provision, verb: Verb::Write };
+const READ: AccessClass = AccessClass::Admin { context: Context::Provision, verb: Verb::Read };
+const WRITE: AccessClass = AccessClass::Admin { context: Context::Provision, verb: Verb::Write };
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Debug, Clone)]
 pub struct Provision {
     metadata: Metadata,
@@ -49,15 +49,23 @@ pub struct Provision {
     plain_port: Arc<OnceLock<u16>>,
 }
 
+/// Everything that provisioning needs besides the chassis.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub metadata: Metadata,
+    pub runs: Runs,
+    /// Where this controller is reached, if that is configured.
+    pub advertise: Vec<String>,
+    /// Where it listens without TLS, once it does.
+    pub plain_port: Arc<OnceLock<u16>>,
+}
+
 impl Provision {
-    pub fn new(
-        metadata: &Metadata,
-        runs: Runs,
-        advertise: Vec<String>,
-        plain_port: Arc<OnceLock<u16>>,
-    ) -> Self {
+    pub fn new(dependencies: Dependencies) -> Self {
+        let Dependencies { metadata, runs, advertise, plain_port } = dependencies;
         runs.registry().add_rule(Arc::new(ProfileRule));
-        Self { metadata: metadata.clone(), runs, advertise, plain_port }
+        runs.registry().on_node_removed(keys::delete_node);
+        Self { metadata, runs, advertise, plain_port }
     }
 
     /// Starts what runs beside the answers.

@@ -1,15 +1,15 @@
-//! This controller's word that it is there: see `hoist_inventory::controllers`.
+//! This controller's word that it is there: see `hoist_site::controllers`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoist_inventory::controllers::{self, BEAT_EVERY, Registration};
-use hoist_inventory::schema;
+use hoist_site::controllers::{self, BEAT_EVERY, Registration};
+use hoist_site::schema;
 use hoist_store::Store;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
-use crate::secret;
+use hoist_chassis::clock::Clock;
+use hoist_chassis::secret;
 
 /// How long a stop waits for the store to hear of it. A record that stays ages by itself.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ pub(crate) async fn keep(
             };
             if let Err(error) = said {
                 // The readiness check is what tells people that the store is away.
-                tracing::debug!(error = %crate::chain(&error), "controller not registered");
+                tracing::debug!(error = %hoist_diagnostic::chain(&error), "controller not registered");
             }
         }
     };

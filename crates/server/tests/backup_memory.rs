@@ -18,7 +18,7 @@ async fn a_large_store_streams() {
     const MOST_KIB: u64 = 96 * 1024;
     let dir = tempfile::tempdir().unwrap();
     let store = hoist_store::url::open("embedded", dir.path()).await.unwrap();
-    hoist_inventory::schema::open(store.as_ref()).await.unwrap();
+    hoist_site::schema::open(store.as_ref()).await.unwrap();
     // Digits that do not compress to nothing.
     let mut seed = 1_u64;
     let mut value = || {

@@ -31,9 +31,9 @@ use crate::{
 /// Where an unfinished import leaves its mark.
 pub const MARKER: &str = "import/unfinished";
 
-/// What was copied.
+/// Summary of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopySummary {
     pub records: u64,
     /// Over all keys and values, in hexadecimal. The same content has the same checksum, whatever
     /// store it is in.
@@ -105,7 +105,7 @@ pub async fn is_unfinished(store: &dyn Store) -> Result<bool, StoreError> {
 pub async fn export(
     store: &dyn Store,
     mut to: impl AsyncWrite + Unpin,
-) -> Result<Copied, CopyError> {
+) -> Result<CopySummary, CopyError> {
     write_line(&mut to, &Header { format: FORMAT.to_owned(), version: VERSION }).await?;
     let mut sum = Sum::default();
     let mut pages = Pages::default();
@@ -122,15 +122,15 @@ pub async fn export(
     Ok(copied)
 }
 
-/// Makes the store hold exactly what the copy holds.
+/// Replaces the content of the store by that of the copy.
 ///
-/// The copy is spooled to a temporary file and checked to its end before the store is touched: a
-/// broken one changes nothing. A store that holds records is refused unless `overwrite`.
+/// The copy is spooled to a temporary file and verified to its end before the store is touched: a
+/// damaged copy changes nothing. A store with records is refused unless `overwrite`.
 pub async fn import(
     store: &dyn Store,
     from: impl AsyncRead + Unpin,
     overwrite: bool,
-) -> Result<Copied, CopyError> {
+) -> Result<CopySummary, CopyError> {
     let mut spool = tokio::fs::File::from_std(tempfile::tempfile()?);
     let copied = check(BufReader::new(from), &mut spool).await?;
     spool.rewind().await?;
@@ -139,7 +139,7 @@ pub async fn import(
 }
 
 /// Reads a copy to its end and changes nothing.
-pub async fn check_copy(from: impl AsyncRead + Unpin) -> Result<Copied, CopyError> {
+pub async fn check_copy(from: impl AsyncRead + Unpin) -> Result<CopySummary, CopyError> {
     check(BufReader::new(from), &mut tokio::io::sink()).await
 }
 
@@ -169,7 +169,7 @@ pub async fn migrate(
     from: &dyn Store,
     to: &dyn Store,
     overwrite: bool,
-) -> Result<Copied, CopyError> {
+) -> Result<CopySummary, CopyError> {
     migrate_watched(from, to, overwrite, |_| {}).await
 }
 
@@ -179,9 +179,10 @@ pub async fn migrate_watched(
     to: &dyn Store,
     overwrite: bool,
     mut progress: impl FnMut(u64),
-) -> Result<Copied, CopyError> {
+) -> Result<CopySummary, CopyError> {
     let mut import = Import::begin(to, overwrite).await?;
-    let (mut sum, mut pages) = (Sum::default(), Pages::default());
+    let mut sum = Sum::default();
+    let mut pages = Pages::default();
     while let Some(records) = pages.next(from).await? {
         for record in records {
             sum.add(record.key.as_str(), &record.value);
@@ -214,8 +215,9 @@ pub async fn check_empty(store: &dyn Store) -> Result<(), CopyError> {
 }
 
 /// Count and checksum of one snapshot of a store.
-pub async fn checksum(store: &dyn Store) -> Result<Copied, StoreError> {
-    let (mut sum, mut pages) = (Sum::default(), Pages::default());
+pub async fn checksum(store: &dyn Store) -> Result<CopySummary, StoreError> {
+    let mut sum = Sum::default();
+    let mut pages = Pages::default();
     while let Some(records) = pages.next(store).await? {
         for record in records {
             sum.add(record.key.as_str(), &record.value);
@@ -224,7 +226,7 @@ pub async fn checksum(store: &dyn Store) -> Result<Copied, StoreError> {
     Ok(sum.finish())
 }
 
-impl std::fmt::Display for Copied {
+impl std::fmt::Display for CopySummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} records with checksum {}", self.records, self.sha256)
     }
@@ -238,7 +240,7 @@ fn is_copied(key: &Key) -> bool {
     !key.is_lease() && key.as_str() != MARKER
 }
 
-/// One snapshot, page by page, without what is not copied.
+/// One snapshot, page by page, without the records that are never copied.
 #[derive(Default)]
 struct Pages {
     next: Option<Cursor>,
@@ -274,15 +276,15 @@ impl Sum {
         }
     }
 
-    fn finish(self) -> Copied {
+    fn finish(self) -> CopySummary {
         let digits = self.hash.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
         let hex = digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect();
-        Copied { records: self.count, sha256: hex }
+        CopySummary { records: self.count, sha256: hex }
     }
 }
 
-/// An import under way: gathers records into commits that all compare the marker, so that two
-/// imports cannot mix.
+/// A running import: gathers records into commits that all compare the marker, so that two imports
+/// cannot mix.
 struct Import<'a> {
     store: &'a dyn Store,
     at: Revision,
@@ -347,7 +349,7 @@ impl<'a> Import<'a> {
 async fn check(
     from: impl AsyncBufRead + Unpin,
     spool: &mut (impl AsyncWrite + Unpin),
-) -> Result<Copied, CopyError> {
+) -> Result<CopySummary, CopyError> {
     let mut spool = tokio::io::BufWriter::new(spool);
     let mut lines = Lines::new(from);
     lines.header().await?;
@@ -375,8 +377,8 @@ async fn check(
     Err(CopyError::Mismatch { said: "nothing (there is no trailer)".to_owned(), held })
 }
 
-fn compare(said: Trailer, held: Copied) -> Result<Copied, CopyError> {
-    let said = Copied { records: said.count, sha256: said.sha256 };
+fn compare(said: Trailer, held: CopySummary) -> Result<CopySummary, CopyError> {
+    let said = CopySummary { records: said.count, sha256: said.sha256 };
     if said == held {
         Ok(held)
     } else {

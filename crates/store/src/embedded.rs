@@ -25,7 +25,7 @@ use crate::{
 };
 use file::File;
 pub use file::OpenBackend;
-use writer::{Request, Told, Work, Writer};
+use writer::{OpenFailure, Reply, Request, Work, Writer};
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "hoist.redb";
@@ -67,18 +67,29 @@ impl EmbeddedStore {
     /// Opens or creates the store in `data_dir`, which must exist. Blocks: a file that was not
     /// closed cleanly is checked first.
     pub fn open(data_dir: &Path, retention: Retention) -> Result<Self, StoreError> {
-        Self::start(File::at(data_dir.join(FILE_NAME))?, retention)
+        Self::start(File::at(data_dir.join(FILE_NAME)), retention, OpenFailure::Report)
+    }
+
+    /// Like [`Self::open`], for a controller that can go on from its last-good copy: a file that
+    /// cannot be opened now (a full disk after a crash) is opened by a later call. Only a file that
+    /// another process holds is an error.
+    pub fn open_or_later(data_dir: &Path, retention: Retention) -> Result<Self, StoreError> {
+        Self::start(File::at(data_dir.join(FILE_NAME)), retention, OpenFailure::Later)
     }
 
     /// A store on a storage of the caller's making, for tests that cut the power. `open` is called
     /// again whenever the storage has failed.
     pub fn open_on(open: OpenBackend, retention: Retention) -> Result<Self, StoreError> {
-        Self::start(File::on(open)?, retention)
+        Self::start(File::on(open), retention, OpenFailure::Report)
     }
 
-    fn start(file: File, retention: Retention) -> Result<Self, StoreError> {
+    fn start(
+        file: File,
+        retention: Retention,
+        on_failure: OpenFailure,
+    ) -> Result<Self, StoreError> {
         let file = Arc::new(file);
-        let writer = Writer::start(Arc::clone(&file), retention)?;
+        let writer = Writer::start(Arc::clone(&file), retention, on_failure)?;
         Ok(Self { inner: Arc::new(Inner { file, writer }) })
     }
 
@@ -89,7 +100,7 @@ impl EmbeddedStore {
         read(Arc::clone(&self.inner.file), job).await
     }
 
-    async fn ask(&self, work: Work) -> Result<Told, StoreError> {
+    async fn ask(&self, work: Work) -> Result<Reply, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.inner.writer.send(Request { work, reply })?;
         answer.await.unwrap_or_else(|_| Err(writer::gone()))
@@ -127,8 +138,8 @@ impl Store for EmbeddedStore {
     async fn commit(&self, txn: Txn) -> Result<Revision, StoreError> {
         let effects = crate::txn::Effects::of(txn.ops)?;
         match self.ask(Work::Commit { compares: txn.compares, effects }).await? {
-            Told::Revision(revision) => Ok(revision),
-            Told::Lease(_) | Told::Done => unreachable!("a commit is told its revision"),
+            Reply::Revision(revision) => Ok(revision),
+            Reply::Lease(_) | Reply::Done => unreachable!("a commit is told its revision"),
         }
     }
 
@@ -142,7 +153,7 @@ impl Store for EmbeddedStore {
         };
         // Says `Compacted` now rather than with the first item.
         self.read(move |txn| tables::check_kept(txn, after)).await?;
-        Ok(Box::pin(stream::try_unfold(follower, Follower::next)))
+        Ok(Watch::immediate(stream::try_unfold(follower, Follower::next)))
     }
 
     async fn acquire(
@@ -151,10 +162,11 @@ impl Store for EmbeddedStore {
         owner: &str,
         ttl: Duration,
     ) -> Result<Option<Lease>, StoreError> {
-        let (name, owner) = (name.to_owned(), owner.to_owned());
+        let name = name.to_owned();
+        let owner = owner.to_owned();
         match self.ask(Work::Acquire { name, owner, ttl }).await? {
-            Told::Lease(lease) => Ok(lease),
-            Told::Revision(_) | Told::Done => unreachable!("an acquire is told its lease"),
+            Reply::Lease(lease) => Ok(lease),
+            Reply::Revision(_) | Reply::Done => unreachable!("an acquire is told its lease"),
         }
     }
 
@@ -172,12 +184,13 @@ impl Store for EmbeddedStore {
             backend: "embedded",
             revision,
             size_bytes: self.inner.file.size(),
+            full: self.inner.file.is_full(),
             detail: self.inner.file.name().to_owned(),
         })
     }
 }
 
-/// One watch: hands out what it has read, reads on, waits for the next commit.
+/// One watch: returns the batches it has read, reads on, waits for the next commit.
 struct Follower {
     file: Arc<File>,
     prefix: Prefix,
@@ -203,7 +216,8 @@ impl Follower {
     }
 
     async fn fill(&mut self) -> Result<(), StoreError> {
-        let (prefix, after) = (self.prefix.clone(), self.after);
+        let prefix = self.prefix.clone();
+        let after = self.after;
         let file = Arc::clone(&self.file);
         let (batches, upto) =
             read(file, move |txn| tables::changes(txn, &prefix, after, WATCH_COMMITS)).await?;

@@ -1,11 +1,11 @@
 //! The store on an etcd cluster, for sites with several controllers.
 //!
 //! Revisions are etcd's own. A transaction that fits into one of etcd's is one; a larger one goes
-//! through a stage and a commit record ([`large`]). For that every commit makes sure that no large
-//! transaction is under way, and every read looks at the commit record in the same etcd transaction
-//! and finishes what it finds committed: nobody ever sees a part of one.
+//! through a stage and a commit record ([`large`]). For that every commit ensures that no large
+//! transaction is in progress, and every read checks the commit record in the same etcd transaction
+//! and finishes a committed one first: no reader ever sees a part of a transaction.
 //!
-//! hoist does not compact etcd by itself: history belongs to whoever runs the cluster
+//! hoist does not compact etcd by itself: the operator of the cluster owns its history
 //! (`--auto-compaction-retention`), unless [`EtcdStore::compact`] is called.
 
 mod client;
@@ -97,7 +97,8 @@ impl Store for EtcdStore {
 
     async fn watch(&self, prefix: &Prefix, after: Revision) -> Result<Watch, StoreError> {
         let follower = Follower::start(Arc::clone(&self.inner), prefix.clone(), after).await?;
-        Ok(Box::pin(stream::try_unfold(follower, Follower::next)))
+        let progress = follower.progress();
+        Ok(Watch::remote(stream::try_unfold(follower, Follower::next), progress))
     }
 
     async fn acquire(
@@ -131,6 +132,7 @@ impl Store for EtcdStore {
             backend: "etcd",
             revision,
             size_bytes: u64::try_from(status.db_size).ok(),
+            full: status.errors.iter().any(|error| error.contains("NOSPACE")),
             detail: format!("etcd {}", status.version),
         })
     }
@@ -144,18 +146,52 @@ impl Inner {
     ) -> Result<(Revision, Vec<pb::RangeResponse>), StoreError> {
         let deadline = Instant::now() + BUSY_TIMEOUT;
         let pending = one(self.layout.pending());
-        let success = std::iter::once(pending).chain(wanted).map(do_range).collect();
-        let txn = pb::TxnRequest { success, ..Default::default() };
+        let ranges: Vec<_> = std::iter::once(pending).chain(wanted).collect();
         loop {
-            let answer = self.client.txn(&txn, Repeat::Harmless).await?;
-            let at = answer.header.as_ref().map_or(0, |header| header.revision);
-            let mut found = ranges_of(answer);
+            let (at, found) = self.snapshot(&ranges).await?;
+            let mut found = found.into_iter();
             let pending = found.next().and_then(|range| range.kvs.into_iter().next());
             match pending {
                 Some(pending) if is_committed(&pending)? => self.settle(&pending, deadline).await?,
                 _ => return Ok((revision(at), found.collect())),
             }
         }
+    }
+
+    /// All ranges at one revision.
+    async fn snapshot(
+        &self,
+        ranges: &[pb::RangeRequest],
+    ) -> Result<(i64, Vec<pb::RangeResponse>), StoreError> {
+        let success = ranges.iter().cloned().map(do_range).collect();
+        let txn = pb::TxnRequest { success, ..Default::default() };
+        match self.client.txn(&txn, Repeat::Harmless).await {
+            Ok(answer) => {
+                let at = answer.header.as_ref().map_or(0, |header| header.revision);
+                Ok((at, ranges_of(answer).collect()))
+            }
+            Err(StoreError::Full { .. }) => self.snapshot_when_full(ranges).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// etcd 3.4 without space refuses every transaction, also one that only reads; single reads
+    /// still work.
+    async fn snapshot_when_full(
+        &self,
+        ranges: &[pb::RangeRequest],
+    ) -> Result<(i64, Vec<pb::RangeResponse>), StoreError> {
+        let mut at = 0;
+        let mut found = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let range = pb::RangeRequest { revision: at, ..range.clone() };
+            let answer = self.client.range(&range).await?;
+            if at == 0 {
+                at = answer.header.as_ref().map_or(0, |header| header.revision);
+            }
+            found.push(answer);
+        }
+        Ok((at, found))
     }
 
     async fn current(&self) -> Result<Revision, StoreError> {
@@ -191,10 +227,8 @@ impl Inner {
         for range in &mut wanted {
             range.revision = i64::try_from(snapshot.0).unwrap_or(i64::MAX);
         }
-        let success = wanted.into_iter().map(do_range).collect();
-        let txn = pb::TxnRequest { success, ..Default::default() };
-        let answer = self.client.txn(&txn, Repeat::Harmless).await;
-        Ok(ranges_of(answer.map_err(|error| follow::asked_for(error, snapshot))?).collect())
+        let found = self.snapshot(&wanted).await;
+        Ok(found.map_err(|error| follow::asked_for(error, snapshot))?.1)
     }
 
     /// The operations as one etcd transaction, if they fit into one.
@@ -286,7 +320,7 @@ impl Inner {
         if answer.succeeded {
             return Ok(Some(lease(answer.header.unwrap_or_default().revision)));
         }
-        // Somebody has it; what we were granted for nothing would only run out.
+        // Another owner holds the lease; the grant of this attempt would only expire.
         let _ = self.client.revoke(granted).await;
         let held = ranges_of(answer).next().and_then(|range| range.kvs.into_iter().next());
         match held {
@@ -306,7 +340,7 @@ impl Inner {
 }
 
 fn is_committed(pending: &KeyValue) -> Result<bool, StoreError> {
-    let state = layout::Pending::decode(pending)?.state;
+    let state = layout::PendingTransaction::decode(pending)?.state;
     Ok(matches!(state, layout::State::Committed { .. }))
 }
 
@@ -339,7 +373,7 @@ fn impossible(compare: &Compare) -> Option<Key> {
     }
 }
 
-/// The conflict, or what to compare instead: a record written by a large transaction has its
+/// The conflict, or the compare to use instead: a record written by a large transaction has its
 /// revision in the value, and etcd's own is that of a chunk.
 fn explain_conflict(
     compares: &[Compare],

@@ -1,8 +1,8 @@
 //! Durable records: one contract, three backends (embedded file, etcd, `PostgreSQL`).
 //!
-//! This room knows keys, bytes and revisions. It does not know what a node is: meaning belongs to
-//! the crates above. Nothing here may be called on the boot path; readers of a booting node's data
-//! use the roster in `hoist-inventory`.
+//! This crate knows keys, bytes and revisions. It must not know nodes: meaning belongs to the
+//! crates above. Nothing here may be called on the boot path; readers of a booting node's data use
+//! the roster in `hoist-site`.
 //!
 //! The suite in `tests/contract.rs` is the definition of the contract: a backend is done when it
 //! passes.
@@ -12,19 +12,23 @@
 pub mod copy;
 pub mod embedded;
 pub mod etcd;
+pub mod follow;
+mod password;
 pub mod postgres;
 mod shared;
 pub mod url;
 
 mod txn;
+mod watch;
 
 use std::fmt;
-use std::pin::Pin;
 use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::Stream;
+
+pub use password::{PasswordError, PasswordFile};
+pub use watch::{Watch, WatchProgress};
 
 /// A revision of the whole store. Every commit that changed something has its own, and they grow
 /// in commit order on every backend.
@@ -82,7 +86,7 @@ pub enum Op {
     DeletePrefix(Key),
 }
 
-/// What one commit changed, delivered whole.
+/// The changes of one commit, delivered whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     pub revision: Revision,
@@ -103,9 +107,6 @@ pub struct Cursor {
     pub snapshot: Revision,
 }
 
-/// Batches in revision order, without gaps, until the stream ends with an error or is dropped.
-pub type Watch = Pin<Box<dyn Stream<Item = Result<Batch, StoreError>> + Send>>;
-
 /// The right to be the one who does something, until it is released or not renewed in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
@@ -125,7 +126,7 @@ impl Lease {
     }
 }
 
-/// What a health probe found. A store that cannot be reached is an error, not a health.
+/// Result of a health probe. An unreachable store is an error, not a health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// `embedded`, `etcd` or `postgres`.
@@ -134,6 +135,8 @@ pub struct Health {
     pub revision: Revision,
     /// Bytes the backend reports to use, when it says so.
     pub size_bytes: Option<u64>,
+    /// The backend has no space left for writes, as far as it knows. Reads work.
+    pub full: bool,
     /// For people: version of the server, path of the file.
     pub detail: String,
 }
@@ -167,8 +170,8 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     async fn watch(&self, prefix: &Prefix, after: Revision) -> Result<Watch, StoreError>;
 
-    /// Takes the lease if nobody holds it (or `owner` holds it already, with the same fence);
-    /// `None` when another does. It lasts at least `ttl`; on etcd up to some seconds longer.
+    /// Takes the lease if it is free (or `owner` holds it already, with the same fence); `None`
+    /// when another owner holds it. It lasts at least `ttl`; on etcd up to some seconds longer.
     async fn acquire(
         &self,
         name: &str,
@@ -185,7 +188,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn health(&self) -> Result<Health, StoreError>;
 }
 
-/// Why the store did not do it. Each variant says what the caller may assume.
+/// Errors of the store. Each variant says what the caller may assume.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -220,11 +223,32 @@ pub enum StoreError {
     Reserved { key: Key },
 }
 
+impl StoreError {
+    /// The kind of failure, for anyone who asks: names no host, no path and no account.
+    pub fn public_reason(&self) -> &'static str {
+        match self {
+            Self::Unavailable { .. } => "the store does not answer",
+            Self::Full { .. } => "the store has no space left",
+            Self::Refused { .. } => {
+                "the store refuses this controller: wrong password, missing right or no such \
+                 database"
+            }
+            Self::Damaged { .. } => "the store is damaged",
+            Self::InUse { .. } => "the store is in use by another process",
+            Self::Conflict { .. }
+            | Self::Compacted { .. }
+            | Self::LeaseLost { .. }
+            | Self::TooLarge { .. }
+            | Self::Reserved { .. } => "the store did not accept the request",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a store key")]
 pub struct ParseKeyError(String);
 
-/// What a listing or a watch covers: everything, or one key and all below it.
+/// The range of a listing or a watch: everything, or one key and all below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prefix {
     All,
@@ -288,7 +312,7 @@ impl Prefix {
         }
     }
 
-    /// What is left of this prefix after `after`, in key order.
+    /// The rest of this prefix after `after`, in key order.
     pub(crate) fn span(&self, after: Option<&Key>) -> Span {
         let after = after.map_or("", Key::as_str);
         match self {
@@ -333,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_is_segments_of_visible_ascii(text in "[ -~/é\n]{0,40}") {
+        fn key_is_segments_of_visible_ascii(text in "[ -~/é\n]{0,40}") {
             let valid = !text.is_empty()
                 && text.split('/').all(|s| !s.is_empty() && s.bytes().all(|b| (b'!'..=b'~').contains(&b)));
             let parsed = text.parse::<Key>();
@@ -345,7 +369,7 @@ mod tests {
 
         /// `covers` (what watches use) and `span` (what listings use) must never disagree.
         #[test]
-        fn a_span_holds_exactly_what_its_prefix_covers(
+        fn span_holds_exactly_the_keys_of_its_prefix(
             top in "[ab/!0.-]{1,4}", key in "[ab/!0.-]{1,6}", after in proptest::option::of("[ab/!0.-]{1,6}"),
         ) {
             let (Ok(top), Ok(key)) = (top.parse::<Key>(), key.parse::<Key>()) else { return Ok(()) };

@@ -9,6 +9,7 @@ mod tables;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,8 +19,8 @@ use tokio::task::JoinHandle;
 
 use crate::txn::Effects;
 use crate::{
-    Batch, Cursor, Health, Key, Lease, Page, Prefix, Record, Revision, Store, StoreError, Txn,
-    Watch,
+    Batch, Cursor, Health, Key, Lease, Page, PasswordFile, Prefix, Record, Revision, Store,
+    StoreError, Txn, Watch, WatchProgress,
 };
 use connection::{Connection, Lent, Pool};
 use tables::Commit;
@@ -33,6 +34,8 @@ pub struct Config {
     pub schema: String,
     /// The certificate is always verified.
     pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// Instead of a password in `server`.
+    pub password: Option<PasswordFile>,
     pub retention: Retention,
 }
 
@@ -62,7 +65,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// How often to look for what no notification told us: lost ones, and leases that ran out.
+/// Interval of polls for lost notifications and expired leases.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A handle on the database; clones share its connections.
@@ -75,7 +78,11 @@ pub struct PostgresStore {
 struct Inner {
     pool: Arc<Pool>,
     head: Arc<watch::Sender<Revision>>,
-    /// Made with the first successful connection: the tables exist and somebody listens.
+    /// When `head` was last known to be the newest.
+    progress: WatchProgress,
+    /// Whether the last commit found no space.
+    full: AtomicBool,
+    /// Set by the first successful connection: the tables exist and the listener runs.
     ready: OnceCell<Listener>,
 }
 
@@ -95,15 +102,24 @@ impl PostgresStore {
     pub fn new(config: Config) -> Self {
         let (head, _) = watch::channel(Revision::default());
         let pool = Arc::new(Pool::new(config));
-        Self { inner: Arc::new(Inner { pool, head: Arc::new(head), ready: OnceCell::new() }) }
+        let inner = Inner {
+            pool,
+            head: Arc::new(head),
+            progress: WatchProgress::default(),
+            full: AtomicBool::new(false),
+            ready: OnceCell::new(),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     async fn lend(&self) -> Result<Lent<'_>, StoreError> {
         let mut lent = self.inner.pool.take().await?;
         let prepare = async {
             tables::ensure(&mut lent.connection, &self.inner.pool.config().schema).await?;
-            let (pool, head) = (Arc::clone(&self.inner.pool), Arc::clone(&self.inner.head));
-            Ok(Listener(tokio::spawn(listen(pool, head))))
+            let pool = Arc::clone(&self.inner.pool);
+            let head = Arc::clone(&self.inner.head);
+            let progress = self.inner.progress.clone();
+            Ok::<_, StoreError>(Listener(tokio::spawn(listen(pool, head, progress))))
         };
         self.inner.ready.get_or_try_init(|| prepare).await?;
         Ok(lent)
@@ -151,6 +167,7 @@ impl Store for PostgresStore {
             commit.finish(retention).await
         };
         let outcome = on_connection!(self, |connection| work(connection));
+        self.inner.full.store(matches!(outcome, Err(StoreError::Full { .. })), Ordering::Relaxed);
         if let Ok(revision) = outcome {
             announce(&self.inner.head, revision);
         }
@@ -167,7 +184,8 @@ impl Store for PostgresStore {
             ready: Vec::new().into_iter(),
             head: self.inner.head.subscribe(),
         };
-        Ok(Box::pin(stream::try_unfold(follower, Follower::next)))
+        let progress = self.inner.progress.clone();
+        Ok(Watch::remote(stream::try_unfold(follower, Follower::next), progress))
     }
 
     async fn acquire(
@@ -208,6 +226,7 @@ impl Store for PostgresStore {
             backend: "postgres",
             revision,
             size_bytes: u64::try_from(size).ok(),
+            full: self.inner.full.load(Ordering::Relaxed),
             detail: format!("PostgreSQL {version}"),
         })
     }
@@ -233,32 +252,37 @@ fn announce(head: &watch::Sender<Revision>, revision: Revision) {
 }
 
 /// Keeps `head` current for as long as the store lives, through any number of server restarts.
-async fn listen(pool: Arc<Pool>, head: Arc<watch::Sender<Revision>>) {
+async fn listen(pool: Arc<Pool>, head: Arc<watch::Sender<Revision>>, progress: WatchProgress) {
     loop {
-        if let Err(error) = listen_once(&pool, &head).await {
+        if let Err(error) = listen_once(&pool, &head, &progress).await {
             tracing::debug!(%error, "listening for changes was interrupted");
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-async fn listen_once(pool: &Pool, head: &watch::Sender<Revision>) -> Result<(), StoreError> {
+async fn listen_once(
+    pool: &Pool,
+    head: &watch::Sender<Revision>,
+    progress: &WatchProgress,
+) -> Result<(), StoreError> {
     let told = Arc::new(Notify::new());
     let mut connection = Connection::open(pool.config(), Arc::clone(&told)).await?;
     connection.batch(&format!("listen hoist_{}", pool.config().schema)).await?;
     loop {
         announce(head, tables::current(&mut connection).await?);
+        progress.mark();
         if tables::leases_ended(&mut connection).await? {
             let mut commit = Commit::begin(&mut connection).await?;
             commit.end_leases().await?;
             announce(head, commit.finish(&pool.config().retention).await?);
         }
-        // Whether told or not: look.
+        // With or without a notification: check.
         let _ = tokio::time::timeout(LOOK_EVERY, told.notified()).await;
     }
 }
 
-/// One watch: hands out what it has read, reads on, waits for the next commit.
+/// One watch: returns the batches it has read, reads on, waits for the next commit.
 struct Follower {
     store: PostgresStore,
     prefix: Prefix,
@@ -283,7 +307,9 @@ impl Follower {
     }
 
     async fn fill(&mut self) -> Result<(), StoreError> {
-        let (store, prefix, after) = (&self.store, &self.prefix, self.after);
+        let store = &self.store;
+        let prefix = &self.prefix;
+        let after = self.after;
         let (batches, upto) =
             on_connection!(store, |connection| tables::changes(connection, prefix, after))?;
         self.ready = batches.into_iter();

@@ -1,4 +1,4 @@
-//! What a transaction comes down to, whatever backend applies it: one final effect per key.
+//! Reduces a transaction to one final effect per key, for every backend.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_operation_on_a_key_counts() {
+    fn last_operation_on_a_key_counts() {
         let effects = Effects::of(vec![
             Op::Put(key("a/1"), vec![1]),
             Op::Put(key("b"), vec![1]),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_at_the_limit_is_taken_and_one_byte_more_is_not() {
+    fn value_at_the_limit_is_stored_and_a_larger_one_refused() {
         assert!(Effects::of(vec![Op::Put(key("a"), vec![0; MAX_VALUE_BYTES])]).is_ok());
         let more = Effects::of(vec![Op::Put(key("a"), vec![0; MAX_VALUE_BYTES + 1])]);
         assert!(matches!(more, Err(StoreError::TooLarge { .. })));

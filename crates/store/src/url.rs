@@ -12,7 +12,9 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use hoist_diagnostic::chain;
 use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -21,23 +23,52 @@ use secrecy::SecretString;
 use crate::embedded::{self, EmbeddedStore};
 use crate::etcd::{self, EtcdStore};
 use crate::postgres::{self, PostgresStore};
-use crate::{Store, StoreError};
+use crate::{PasswordFile, Store, StoreError};
 
-/// Opens the store that `address` names. For `embedded` the file is opened here; the others connect
-/// with the first call, so that a controller can start while its store is down.
+/// Opens the store that `address` names. The servers are asked with the first call, and an embedded
+/// file that cannot be opened now is opened by a later one, so that a controller can start while its
+/// store is down.
 pub async fn open(address: &str, data_dir: &Path) -> Result<Arc<dyn Store>, StoreError> {
+    open_keeping(address, data_dir, HistoryLimits::default()).await
+}
+
+/// How much history an embedded store and `PostgreSQL` keep; etcd has settings of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Changed keys, over all commits.
+    pub changes: u64,
+    pub age: Duration,
+}
+
+impl Default for HistoryLimits {
+    fn default() -> Self {
+        let postgres::Retention { changes, age } = postgres::Retention::default();
+        Self { changes, age }
+    }
+}
+
+/// As [`open`], with other limits of the history.
+pub async fn open_keeping(
+    address: &str,
+    data_dir: &Path,
+    limits: HistoryLimits,
+) -> Result<Arc<dyn Store>, StoreError> {
+    let HistoryLimits { changes, age } = limits;
     Ok(match address.parse::<Address>()? {
         Address::Embedded => {
             let dir = data_dir.to_owned();
-            let opened = tokio::task::spawn_blocking(move || {
-                EmbeddedStore::open(&dir, embedded::Retention::default())
-            });
+            let retention = embedded::Retention { changes, age, ..Default::default() };
+            let opened =
+                tokio::task::spawn_blocking(move || EmbeddedStore::open_or_later(&dir, retention));
             Arc::new(opened.await.map_err(|panic| StoreError::Damaged {
                 detail: format!("{}: {panic}", data_dir.display()),
             })??)
         }
         Address::Etcd(config) => Arc::new(EtcdStore::new(&config)?),
-        Address::Postgres(config) => Arc::new(PostgresStore::new(*config)),
+        Address::Postgres(config) => {
+            let retention = postgres::Retention { changes, age };
+            Arc::new(PostgresStore::new(postgres::Config { retention, ..*config }))
+        }
     })
 }
 
@@ -104,17 +135,17 @@ fn etcd_config(rest: &str, secure: bool) -> Result<etcd::Config, StoreError> {
         return Err(refused("etcd takes `user=` and `password-file=`, not `user:password@`"));
     }
     let endpoints = hosts.split(',').map(endpoint).collect::<Result<Vec<_>, _>>()?;
-    let (ca, cert, key) = (options.file("ca")?, options.file("cert")?, options.file("key")?);
+    let ca = options.file("ca")?;
+    let cert = options.file("cert")?;
+    let key = options.file("key")?;
     let identity = match (cert, key) {
         (Some(cert), Some(key)) => Some((cert, secret(&key, "key")?)),
         (None, None) => None,
         _ => return Err(refused("`cert=` and `key=` go together")),
     };
     let secure = secure || ca.is_some() || identity.is_some();
-    let login = match (options.take("user"), options.file("password-file")?) {
-        (Some(user), Some(password)) => {
-            Some(etcd::Login { user, password: secret(&password, "password-file")? })
-        }
+    let login = match (options.take("user"), options.password_file()?) {
+        (Some(user), Some(password)) => Some(etcd::Login { user, password }),
         (None, None) => None,
         _ => return Err(refused("`user=` and `password-file=` go together")),
     };
@@ -152,16 +183,13 @@ fn postgres_config(rest: &str) -> Result<postgres::Config, StoreError> {
         return Err(refused("`schema=` takes lower case letters, digits and `_`, at most 50"));
     }
     let tls = postgres_tls(&mut options)?;
-    let password = options.file("password-file")?;
+    let password = options.password_file()?;
     // The rest is the driver's own. Its errors name options, never values.
     let url = format!("postgres://{place}?{}", options.rest.join("&"));
     let mut server: tokio_postgres::Config =
         url.parse().map_err(|error| refused(format!("postgres: {}", chain(&error))))?;
     if server.get_hosts().is_empty() {
         return Err(refused("the postgres address names no host"));
-    }
-    if let Some(password) = password {
-        server.password(trim_newline(&password));
     }
     let ssl_mode = if tls.is_some() {
         tokio_postgres::config::SslMode::Require
@@ -171,15 +199,17 @@ fn postgres_config(rest: &str) -> Result<postgres::Config, StoreError> {
     server.ssl_mode(ssl_mode);
     server.application_name("hoist");
     server.keepalives_idle(std::time::Duration::from_secs(30));
-    Ok(postgres::Config { server, schema, tls, retention: postgres::Retention::default() })
+    let retention = postgres::Retention::default();
+    Ok(postgres::Config { server, schema, tls, password, retention })
 }
 
-/// Encrypted means verified here: a mode that checks nothing protects from nobody, so `require` is
-/// as strict as `verify-full`. `prefer` is happy without, and that is what it gets.
+/// Encrypted means verified here: an unverified connection protects against nothing, so `require`
+/// is as strict as `verify-full`. `prefer` allows plain connections and gets one.
 fn postgres_tls(options: &mut Options) -> Result<Option<Arc<rustls::ClientConfig>>, StoreError> {
     let mode = options.take("sslmode").unwrap_or_else(|| "prefer".to_owned());
-    let (root, cert, key) =
-        (options.file("sslrootcert")?, options.file("sslcert")?, options.file("sslkey")?);
+    let root = options.file("sslrootcert")?;
+    let cert = options.file("sslcert")?;
+    let key = options.file("sslkey")?;
     match mode.as_str() {
         "disable" | "allow" | "prefer" if root.is_none() => return Ok(None),
         "disable" => return Err(refused("`sslrootcert=` with `sslmode=disable`")),
@@ -223,7 +253,7 @@ fn certificates(pem: &[u8], option: &str) -> Result<Vec<CertificateDer<'static>>
         .ok_or_else(|| refused(format!("`{option}=` holds no PEM certificate")))
 }
 
-/// What follows the `?`, taken out one by one so that a misspelt option is noticed.
+/// The query options, taken out one by one so that a misspelt option is noticed.
 struct Options {
     rest: Vec<String>,
 }
@@ -250,6 +280,10 @@ impl Options {
         Ok(Some(read))
     }
 
+    fn password_file(&mut self) -> Result<Option<PasswordFile>, StoreError> {
+        Ok(self.take("password-file").map(PasswordFile::new).transpose()?)
+    }
+
     fn finish(self) -> Result<(), StoreError> {
         match self.rest.first().and_then(|part| part.split('=').next()) {
             Some(name) => Err(refused(format!("`{name}=` is not an option of this store"))),
@@ -272,13 +306,6 @@ fn secret(raw: &[u8], option: &str) -> Result<SecretString, StoreError> {
 
 fn trim_newline(raw: &[u8]) -> &[u8] {
     raw.strip_suffix(b"\n").map_or(raw, |raw| raw.strip_suffix(b"\r").unwrap_or(raw))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }
 
 fn refused(detail: impl Into<String>) -> StoreError {

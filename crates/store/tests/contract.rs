@@ -72,7 +72,9 @@ async fn put(store: &Arc<dyn Store>, k: &str, v: &str) -> Revision {
 /// The whole prefix in pages of `limit`, which must all belong to one snapshot.
 async fn list(store: &Arc<dyn Store>, prefix: &Prefix, limit: usize) -> (Revision, Vec<Record>) {
     let first = store.list(prefix, None, limit).await.unwrap();
-    let (revision, mut records, mut next) = (first.revision, first.records, first.next);
+    let revision = first.revision;
+    let mut records = first.records;
+    let mut next = first.next;
     while let Some(cursor) = next {
         let page = store.list(prefix, Some(cursor), limit).await.unwrap();
         assert_eq!(page.revision, revision);
@@ -188,7 +190,8 @@ async fn a_listing_is_one_snapshot_however_long_it_takes(ground: Ground) {
     let names: Vec<String> = (0..100).map(|n| format!("n/{n:03}")).collect();
     store.commit(puts(names.iter().map(|n| (n.as_str(), "before")))).await.unwrap();
     let writer = tokio::spawn({
-        let (store, names) = (ground.store().await, names.clone());
+        let store = ground.store().await;
+        let names = names.clone();
         async move {
             for (index, name) in names.iter().enumerate().rev().take(60) {
                 match index % 3 {
@@ -209,7 +212,8 @@ async fn a_listing_is_one_snapshot_however_long_it_takes(ground: Ground) {
     });
     let first = store.list(&under("n"), None, 7).await.unwrap();
     let snapshot = first.revision;
-    let (mut seen, mut cursor) = (first.records, first.next);
+    let mut seen = first.records;
+    let mut cursor = first.next;
     writer.await.unwrap();
     // Any handle can go on with the cursor.
     let other = ground.store().await;
@@ -294,7 +298,7 @@ async fn a_commit_without_effect_makes_no_history(ground: Ground) {
         }
     }
     nothing_comes(&mut watch).await;
-    // The same value again is a change: somebody may be waiting for the revision.
+    // The same value again is a change: a client may be waiting for the revision.
     let again = put(&store, "a", "1").await;
     assert!(again > revision);
     assert_eq!(next(&mut watch).await.revision, again);
@@ -369,7 +373,7 @@ async fn a_watch_delivers_every_commit_whole_and_in_order(ground: Ground) {
     wanted.push((r, vec!["w/a deleted".to_owned(), "w/c=1".to_owned()]));
     let r = put(&store, "w/a", "3").await;
     wanted.push((r, vec!["w/a=3".to_owned()]));
-    // Once as it happens, once from history: values replaced since are still what they were.
+    // Once live, once from history: replaced values must still be reported as they were.
     let mut late = store.watch(&under("w"), start).await.unwrap();
     for watch in [&mut live, &mut late] {
         for (revision, changes) in &wanted {
@@ -406,7 +410,8 @@ async fn a_watch_can_be_resumed_from_any_batch(ground: Ground) {
 }
 
 async fn a_watch_sees_what_other_handles_write(ground: Ground) {
-    let (here, there) = (ground.store().await, ground.store().await);
+    let here = ground.store().await;
+    let there = ground.store().await;
     let start = put(&here, "a", "0").await;
     let mut watch = here.watch(&Prefix::All, start).await.unwrap();
     nothing_comes(&mut watch).await;
@@ -435,7 +440,8 @@ async fn a_revision_from_the_future_is_not_kept(ground: Ground) {
 const LONG: Duration = Duration::from_mins(1);
 
 async fn a_lease_has_one_holder_until_it_ends(ground: Ground) {
-    let (here, there) = (ground.store().await, ground.store().await);
+    let here = ground.store().await;
+    let there = ground.store().await;
     let lease = here.acquire("job", "here", LONG).await.unwrap().expect("nobody has it");
     assert_eq!(there.acquire("job", "there", LONG).await.unwrap(), None);
     assert!(there.acquire("other-job", "there", LONG).await.unwrap().is_some());
@@ -471,7 +477,8 @@ async fn write_as(
 }
 
 async fn a_lease_that_ran_out_guards_nothing(ground: Ground) {
-    let (here, there) = (ground.store().await, ground.store().await);
+    let here = ground.store().await;
+    let there = ground.store().await;
     let short = Duration::from_secs(2);
     let lease = here.acquire("job", "here", short).await.unwrap().expect("nobody has it");
     let mut watch = there.watch(&under("lease"), Revision(lease.fence)).await.unwrap();
@@ -481,7 +488,7 @@ async fn a_lease_that_ran_out_guards_nothing(ground: Ground) {
         here.renew(&lease).await.unwrap();
     }
     write_as(&here, &lease, 1).await.unwrap();
-    // Not renewed, it ends without anybody's doing, and everybody hears of it.
+    // Without a renewal the lease ends by itself, and every watch reports it.
     assert_eq!(change_texts(&next(&mut watch).await), ["lease/job deleted"]);
     let late = write_as(&here, &lease, 1).await;
     assert!(matches!(late, Err(StoreError::Conflict { .. })), "{late:?}");

@@ -30,7 +30,7 @@ async fn exported(store: &dyn Store) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_backend_can_be_moved_to_every_other() {
+async fn backends_can_be_moved_to_every_other() {
     for from in BACKENDS {
         let ground = Ground::new(from);
         let source = ground.store().await;
@@ -53,9 +53,11 @@ async fn every_backend_can_be_moved_to_every_other() {
 }
 
 #[tokio::test]
-async fn a_target_with_records_is_refused_unless_told() {
-    let (source, target) = (Ground::new(Backend::Embedded), Ground::new(Backend::Embedded));
-    let (source, target) = (source.store().await, target.store().await);
+async fn copy_to_a_target_with_records_needs_permission() {
+    let source = Ground::new(Backend::Embedded);
+    let target = Ground::new(Backend::Embedded);
+    let source = source.store().await;
+    let target = target.store().await;
     fill(&*source).await;
     let file = exported(&*source).await;
     let old = Txn { compares: vec![], ops: vec![Op::Put(key("old"), vec![])] };
@@ -69,9 +71,11 @@ async fn a_target_with_records_is_refused_unless_told() {
 }
 
 #[tokio::test]
-async fn a_broken_copy_changes_nothing() {
-    let (source, target) = (Ground::new(Backend::Embedded), Ground::new(Backend::Embedded));
-    let (source, target) = (source.store().await, target.store().await);
+async fn broken_copy_changes_nothing() {
+    let source = Ground::new(Backend::Embedded);
+    let target = Ground::new(Backend::Embedded);
+    let source = source.store().await;
+    let target = target.store().await;
     fill(&*source).await;
     let file = exported(&*source).await;
     let text = String::from_utf8(file.clone()).unwrap();
@@ -98,7 +102,7 @@ async fn a_broken_copy_changes_nothing() {
 
 /// A process that died in the middle leaves its mark, and the next import says so.
 #[tokio::test]
-async fn an_interrupted_import_is_noticed() {
+async fn interrupted_import_is_noticed() {
     let ground = Ground::new(Backend::Embedded);
     let target = ground.store().await;
     let mark = Txn { compares: vec![], ops: vec![Op::Put(key(MARKER), vec![])] };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -17,6 +17,7 @@ use hoist_store::{Change, Key, Op, Prefix, Revision, Store, StoreError, Txn};
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::postgres::PostgresServer;
 use hoist_testkit::proxy::{Cut, Protocol, Proxy};
+use parking_lot::Mutex;
 
 fn key(text: &str) -> Key {
     text.parse().unwrap()
@@ -28,7 +29,7 @@ fn put(k: &str, v: &[u8]) -> Txn {
 
 const CHILD_DIR: &str = "HOIST_TEST_CHILD_DIR";
 
-/// Not a test of its own: what the process does that the next test kills.
+/// Not a test of its own: the process that the next test kills.
 #[test]
 fn child_that_commits_until_killed() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
@@ -54,7 +55,7 @@ fn child_that_commits_until_killed() {
 
 /// SIGKILL at a random moment, many times over, on the same file.
 #[tokio::test]
-async fn a_killed_process_loses_nothing_it_acknowledged() {
+async fn killed_process_loses_nothing_it_acknowledged() {
     const ROUNDS: u64 = 20;
     let dir = tempfile::tempdir().unwrap();
     let mut total = 0;
@@ -133,8 +134,8 @@ async fn look(store: &dyn Store) -> bool {
     gone
 }
 
-/// Commits through a proxy that dies at the n-th request; another handle must find all or nothing,
-/// and what was acknowledged.
+/// Commits through a proxy that dies at the n-th request. Another handle must find all or nothing,
+/// and every acknowledged commit.
 async fn cut_at(direct: &str, port: u16, protocol: Protocol, cut: Cut) -> (Proxy, bool) {
     let server = open(direct, Path::new("/")).await.unwrap();
     prepare(&*server).await;
@@ -176,14 +177,14 @@ fn steps(count: usize, dense: &[std::ops::Range<usize>], sample: usize) -> Vec<C
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_transaction_on_etcd_is_cut_at_every_step() {
+async fn large_transaction_on_etcd_is_cut_at_every_step() {
     let server = EtcdServer::shared();
     let (proxy, landed) =
         cut_at(&server.url("never"), server.port(), Protocol::Http2, Cut::Never).await;
     assert!(landed);
     let count = proxy.requests();
     drop(proxy);
-    // Staging and applying are 84 requests each; what is around them are the interesting ones.
+    // Staging and applying are 84 requests each; the interesting ones are around them.
     let middle = count / 2;
     let dense = [1..5, middle - 2..middle + 4, count - 3..count + 1];
     // Several at once, because a writer that died while staging blocks its prefix for seconds.
@@ -197,14 +198,15 @@ async fn a_large_transaction_on_etcd_is_cut_at_every_step() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_transaction_on_postgres_is_cut_at_every_step() {
+async fn large_transaction_on_postgres_is_cut_at_every_step() {
     let server = PostgresServer::shared();
     let url = server.url("cut");
     let (proxy, landed) = cut_at(&url, server.port(), Protocol::Postgres, Cut::Never).await;
     assert!(landed);
     let count = proxy.requests();
     drop(proxy);
-    let (mut whole, mut none) = (0, 0);
+    let mut whole = 0;
+    let mut none = 0;
     for cut in steps(count + 1, &[], 1) {
         let (_proxy, landed) = cut_at(&url, server.port(), Protocol::Postgres, cut).await;
         if landed { whole += 1 } else { none += 1 }
@@ -212,7 +214,7 @@ async fn a_large_transaction_on_postgres_is_cut_at_every_step() {
     assert!(whole > 0 && none > 2, "{whole} landed, {none} did not");
 }
 
-/// A disk that loses power: what was not synced is gone, or there in part.
+/// A disk that loses power: unsynced writes are lost, or kept in part.
 #[derive(Debug, Default)]
 struct Disk {
     durable: Vec<u8>,
@@ -225,7 +227,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// What the platter holds after the cut: any subset of the unsynced writes may have made it.
+    /// The content after the cut: any subset of the unsynced writes may have made it.
     fn after_power_cut(&self, seed: u64) -> Vec<u8> {
         let mut image = self.durable.clone();
         image.resize(usize::try_from(self.length).unwrap().max(image.len()), 0);
@@ -265,15 +267,17 @@ struct PowerCut(Arc<Mutex<Disk>>);
 
 impl redb::StorageBackend for PowerCut {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().unwrap().length)
+        Ok(self.0.lock().length)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let disk = self.0.lock().unwrap();
-        let (start, end) = (offset, offset + out.len() as u64);
+        let disk = self.0.lock();
+        let start = offset;
+        let end = offset + out.len() as u64;
         out.fill(0);
         let mut overlay = |at: u64, data: &[u8]| {
-            let (from, to) = (start.max(at), end.min(at + data.len() as u64));
+            let from = start.max(at);
+            let to = end.min(at + data.len() as u64);
             if from < to {
                 let target =
                     usize::try_from(from - start).unwrap()..usize::try_from(to - start).unwrap();
@@ -289,14 +293,14 @@ impl redb::StorageBackend for PowerCut {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut disk = self.0.lock().unwrap();
+        let mut disk = self.0.lock();
         disk.step()?;
         disk.length = len;
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut disk = self.0.lock().unwrap();
+        let mut disk = self.0.lock();
         disk.step()?;
         disk.syncs += 1;
         disk.durable = disk.current();
@@ -305,7 +309,7 @@ impl redb::StorageBackend for PowerCut {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut disk = self.0.lock().unwrap();
+        let mut disk = self.0.lock();
         disk.step()?;
         disk.volatile.push((offset, data.to_vec()));
         Ok(())
@@ -323,31 +327,32 @@ fn from_image(image: Vec<u8>) -> PowerCut {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn power_is_cut_at_every_write_of_a_large_transaction() {
+async fn large_transaction_survives_power_loss_at_every_write() {
     let clean = PowerCut::default();
     let store = on(&clean).unwrap();
     prepare(&store).await;
     drop(store);
-    let image = clean.0.lock().unwrap().current();
+    let image = clean.0.lock().current();
 
     let run = async |fails_at: Option<usize>| {
         let disk = from_image(image.clone());
         let store = on(&disk).unwrap();
-        let opened = disk.0.lock().unwrap().writes;
-        disk.0.lock().unwrap().fails_at = fails_at.map(|n| opened + n);
+        let opened = disk.0.lock().writes;
+        disk.0.lock().fails_at = fails_at.map(|n| opened + n);
         let told = store.commit(many(2)).await;
-        let used = disk.0.lock().unwrap().writes - opened;
+        let used = disk.0.lock().writes - opened;
         drop(store);
         (disk, told, used)
     };
     let (_, told, count) = run(None).await;
     told.unwrap();
-    let (mut whole, mut none) = (0, 0);
+    let mut whole = 0;
+    let mut none = 0;
     let dense = (1..=count).filter(|n| *n < 3 || *n + 12 > count || n % (count / 10).max(1) == 0);
     for n in dense {
         let (disk, told, _) = run(Some(n)).await;
         for seed in [0, u64::MAX, 0x5555_5555_5555_5555, 0x9e37_79b9_7f4a_7c15 ^ n as u64] {
-            let image = disk.0.lock().unwrap().after_power_cut(seed);
+            let image = disk.0.lock().after_power_cut(seed);
             let reopened = on(&from_image(image)).unwrap();
             let landed = look(&reopened).await;
             assert!(landed || told.is_err(), "acknowledged and lost at write {n}");
@@ -363,7 +368,7 @@ async fn concurrent_commits_share_a_sync() {
     const WRITERS: usize = 300;
     let disk = PowerCut::default();
     let store = on(&disk).unwrap();
-    let before = disk.0.lock().unwrap().syncs;
+    let before = disk.0.lock().syncs;
     let commits = (0..WRITERS).map(|n| {
         let store = store.clone();
         async move { store.commit(put(&format!("k/{n}"), b"")).await.unwrap() }
@@ -372,7 +377,7 @@ async fn concurrent_commits_share_a_sync() {
     revisions.sort();
     revisions.dedup();
     assert_eq!(revisions.len(), WRITERS, "each has its own revision");
-    let syncs = disk.0.lock().unwrap().syncs - before;
+    let syncs = disk.0.lock().syncs - before;
     assert!(syncs < WRITERS / 4, "{syncs} syncs for {WRITERS} commits");
 }
 
@@ -399,7 +404,7 @@ impl Drop for TinyDisk {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_refuses_writes_until_there_is_room() {
+async fn full_disk_refuses_writes_until_there_is_room() {
     let disk = TinyDisk::new("8m");
     let ballast = disk.0.path().join("ballast");
     std::fs::write(&ballast, vec![1; 3 * 1024 * 1024]).unwrap();
@@ -418,11 +423,11 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
     assert!(matches!(refused, StoreError::Full { .. }), "{refused:?}");
     let again = store.commit(put("large", &vec![0; 1_000_000])).await;
     assert!(matches!(again, Err(StoreError::Full { .. })), "{again:?}");
-    // Reads go on, and show only what was acknowledged.
+    // Reads go on, and show only acknowledged records.
     let page = store.list(&Prefix::All, None, 1000).await.unwrap();
     let found: Vec<_> = page.records.iter().map(|r| (r.key.clone(), r.revision)).collect();
     assert_eq!(found, acknowledged);
-    // Somebody makes room: the same process goes on.
+    // Space is freed: the same process goes on.
     std::fs::remove_file(&ballast).unwrap();
     store.commit(put("after", &vec![0; 100_000])).await.unwrap();
     drop(store);

@@ -28,7 +28,8 @@ async fn memory_does_not_grow_with_the_number_of_records() {
 async fn copy_records(count: u32) {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let open = |n: usize| EmbeddedStore::open(dirs[n].path(), Retention::default()).unwrap();
-    let (source, target) = (open(0), open(1));
+    let source = open(0);
+    let target = open(1);
     for part in 0..count / 5_000 {
         let put = |n: u32| Op::Put(key(&format!("n/{:06}", part * 5_000 + n)), vec![b'x'; 1000]);
         let ops = (0..5_000).map(put).collect();

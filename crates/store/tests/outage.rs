@@ -1,4 +1,4 @@
-//! What a backend does when its history, its server or its file is gone.
+//! The behaviour of a backend whose history, server or file is gone.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -129,13 +129,13 @@ async fn etcd_outages_are_noticed_and_survived() {
 }
 
 #[tokio::test]
-async fn an_etcd_that_hangs_is_unavailable() {
+async fn hanging_etcd_is_unavailable() {
     let server = EtcdServer::start();
     survives_an_outage(&server.url("x"), || server.freeze(), || server.thaw()).await;
 }
 
 #[tokio::test]
-async fn a_dead_etcd_member_is_passed_over() {
+async fn dead_etcd_member_is_passed_over() {
     let server = EtcdServer::start();
     let dead = hoist_testkit::scratch::free_port();
     let url = format!("etcd://127.0.0.1:{dead},127.0.0.1:{}/x", server.port());
@@ -188,7 +188,86 @@ async fn etcd_takes_a_password_and_again_after_its_restart() {
 }
 
 #[tokio::test]
-async fn postgres_speaks_tls_and_checks_who_answers() {
+async fn changed_password_is_read_again() {
+    let server = EtcdServer::start();
+    server.demand_password("sesame");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sesame\n").unwrap();
+    let url = format!("{}?user=root&password-file={}", server.url("x"), file.path().display());
+    let store = open(&url, Path::new("/")).await.unwrap();
+    put(&*store, "a", b"1").await.unwrap();
+    server.change_password("sesame", "open");
+    let refused = store.get(&key("a")).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    std::fs::write(file.path(), "open\n").unwrap();
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().value, b"1");
+}
+
+#[tokio::test]
+async fn full_etcd_refuses_writes_and_answers_reads() {
+    let server = EtcdServer::start_with_quota(4 << 20);
+    let store = open(&server.url("x"), Path::new("/")).await.unwrap();
+    put(&*store, "a", b"1").await.unwrap();
+    assert!(!store.health().await.unwrap().full);
+    let large = vec![7; 512 << 10];
+    let mut refused = None;
+    for n in 0..64 {
+        if let Err(error) = put(&*store, &format!("k/{n}"), &large).await {
+            refused = Some(error);
+            break;
+        }
+    }
+    assert!(matches!(refused, Some(StoreError::Full { .. })), "{refused:?}");
+    assert!(store.health().await.unwrap().full);
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().value, b"1");
+    let page = store.list(&Prefix::All, None, 1).await.unwrap();
+    assert_eq!(page.records.len(), 1);
+    let next = store.list(&Prefix::All, page.next, 1).await.unwrap();
+    assert_eq!((next.records.len(), next.revision), (1, page.revision));
+}
+
+/// HTTP/2 pings alone would take 15 s to find it.
+#[tokio::test]
+async fn watch_on_a_frozen_member_ends_within_seconds() {
+    let servers = EtcdServer::start_cluster(3);
+    let hosts: Vec<_> = servers.iter().map(|one| format!("127.0.0.1:{}", one.port())).collect();
+    let store = open(&format!("etcd://{}/x", hosts.join(",")), Path::new("/")).await.unwrap();
+    let revision = put(&*store, "a", b"1").await.unwrap();
+    let mut watch = store.watch(&Prefix::All, revision).await.unwrap();
+    let progress = watch.progress().expect("a watch of a server may lag");
+    // Quiet for some seconds: the member confirms that there is nothing new.
+    let quiet = tokio::time::timeout(Duration::from_secs(5), watch.next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    let confirmed = progress.last().expect("the member answered");
+    assert!(confirmed.elapsed() < Duration::from_secs(4), "{:?}", confirmed.elapsed());
+
+    // The first member was asked first.
+    servers[0].freeze();
+    let frozen = Instant::now();
+    let ended = tokio::time::timeout(Duration::from_secs(12), watch.next()).await;
+    assert!(matches!(ended, Ok(Some(Err(StoreError::Unavailable { .. })))), "{ended:?}");
+    assert!(progress.last() < Some(frozen + Duration::from_secs(1)));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let next = loop {
+        match put(&*store, "a", b"2").await {
+            Ok(next) => break next,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    };
+    let mut watch = store.watch(&Prefix::All, revision).await.unwrap();
+    let delivered = async {
+        while let Some(batch) = watch.next().await {
+            if batch.unwrap().revision == next {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(SOON, delivered).await.expect("another member is followed");
+    servers[0].thaw();
+}
+
+#[tokio::test]
+async fn postgres_speaks_tls_and_verifies_the_server() {
     let server = PostgresServer::start_with_tls();
     let store = open(&server.url("x"), Path::new("/")).await.unwrap();
     let revision = put(&*store, "a", b"1").await.unwrap();
@@ -204,7 +283,7 @@ async fn postgres_speaks_tls_and_checks_who_answers() {
 }
 
 #[tokio::test]
-async fn one_file_has_one_owner() {
+async fn store_file_has_one_owner() {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(dir.path(), Retention::default()).unwrap();
     put(&store, "a", b"1").await.unwrap();
@@ -232,7 +311,7 @@ async fn leases_of_a_dead_process_end_with_it() {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_named() {
+async fn damaged_file_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(FILE_NAME);
     std::fs::write(&file, "this is not a database, whatever its name says").unwrap();
@@ -258,7 +337,23 @@ async fn a_damaged_file_is_named() {
 }
 
 #[tokio::test]
-async fn a_failing_store_fails_as_asked() {
+async fn file_that_cannot_be_opened_is_opened_by_a_later_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(FILE_NAME);
+    // A directory in its place stands for every reason that passes.
+    std::fs::create_dir(&file).unwrap();
+    let store = open("embedded", dir.path()).await.unwrap();
+    let refused = store.get(&key("a")).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    std::fs::remove_dir(&file).unwrap();
+    put(&*store, "a", b"1").await.unwrap();
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().value, b"1");
+    let second = open("embedded", dir.path()).await;
+    assert!(matches!(second, Err(StoreError::InUse { .. })), "{second:?}");
+}
+
+#[tokio::test]
+async fn failing_store_fails_as_configured() {
     let dir = tempfile::tempdir().unwrap();
     let inner = EmbeddedStore::open(dir.path(), Retention::default()).unwrap();
     let store = Arc::new(FailingStore::new(inner));

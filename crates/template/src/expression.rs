@@ -22,7 +22,9 @@ impl Expressions {
 
     pub fn compile(&self, source: &str) -> Result<Expression<'_>, TemplateError> {
         if source.len() > MAX_EXPRESSION {
-            return Err(TemplateError(format!("it is longer than {MAX_EXPRESSION} bytes")));
+            return Err(TemplateError::new(format!(
+                "the expression is longer than {MAX_EXPRESSION} bytes"
+            )));
         }
         language::check_expression(source, syntax())?;
         let compiled = self.0.compile_expression_owned(source.to_owned());
@@ -55,7 +57,7 @@ impl Expression<'_> {
         self.0.undeclared_variables(false)
     }
 
-    /// Whether it is true. What is not defined is an error.
+    /// Whether the expression is true. An undefined value is an error.
     pub fn holds(&self, known: &[(&str, &Known)]) -> Result<bool, TemplateError> {
         self.value(known).map(|value| value.is_true())
     }
@@ -63,13 +65,16 @@ impl Expression<'_> {
     pub fn count(&self, known: &[(&str, &Known)]) -> Result<u32, TemplateError> {
         let value = self.value(known)?;
         u32::try_from(value.clone())
-            .map_err(|_| TemplateError(format!("its value `{value}` is no number")))
+            .map_err(|_| TemplateError::new(format!("the value `{value}` is not a number")))
     }
 
     fn value(&self, known: &[(&str, &Known)]) -> Result<Value, TemplateError> {
         let value = self.0.eval(together(known)).map_err(|error| told(&error))?;
         if value.is_undefined() {
-            return Err(TemplateError::new("undefined value"));
+            return Err(TemplateError {
+                is_undefined: true,
+                ..TemplateError::new("undefined value")
+            });
         }
         Ok(value)
     }

@@ -1,6 +1,6 @@
-//! What may stand in a template: reading, choosing and repeating, but nothing that makes large
-//! values out of small ones. Doubled forty times, one letter would be the whole memory, and such
-//! work is not counted as work.
+//! The allowed subset of the template language: reading, choosing and repeating, but nothing that
+//! makes large values from small ones. One letter doubled forty times would fill the memory, and
+//! minijinja does not count such work.
 
 use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Spanned, Stmt};
 use minijinja::machinery::{Token, Tokenizer, parse, parse_expr};
@@ -12,8 +12,8 @@ use super::{TemplateError, told};
 const FILTERS: [&str; 10] =
     ["default", "d", "lower", "upper", "trim", "length", "first", "last", "int", "items"];
 
-/// Words and signs in one pair of braces. What is chained (`a-b-c`, `a.b.c`, `a|b|c`) nests as deep as
-/// it is long, and whoever reads it, here and in minijinja, calls itself once for every level.
+/// Tokens in one pair of braces. A chain (`a-b-c`, `a.b.c`, `a|b|c`) nests as deep as it is long,
+/// and every reader, here and in minijinja, recurses once per level.
 const MAX_CHAIN: usize = 200;
 
 /// Branches that nest in each other, likewise.
@@ -32,17 +32,18 @@ pub(crate) fn check_expression(source: &str, syntax: SyntaxConfig) -> Result<(),
     while tokenizer.next_token().map_err(|error| told(&error))?.is_some() {
         chain += 1;
         if chain > MAX_CHAIN {
-            let message = format!("there are more than {MAX_CHAIN} words and signs");
-            return Err(TemplateError(message));
+            let message = format!("an expression has more than {MAX_CHAIN} tokens");
+            return Err(TemplateError::new(message));
         }
     }
     expression(&parse_expr(source).map_err(|error| told(&error))?)
 }
 
-/// Refuses what would nest too deep, before anything recurses into it.
+/// Refuses deep nesting before anything recurses into it.
 fn chains(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateError> {
     let mut tokenizer = Tokenizer::new(source, "template", false, syntax);
-    let (mut chain, mut elifs) = (0, 0);
+    let mut chain = 0;
+    let mut elifs = 0;
     while let Some((token, span)) = tokenizer.next_token().map_err(|error| told(&error))? {
         match token {
             Token::VariableStart | Token::BlockStart => chain = 0,
@@ -50,8 +51,8 @@ fn chains(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateError> {
             _ => chain += 1,
         }
         if chain > MAX_CHAIN || elifs > MAX_ELIFS {
-            return Err(TemplateError(format!(
-                "line {}: there are more than {MAX_CHAIN} words and signs in one expression, or \
+            return Err(TemplateError::new(format!(
+                "line {}: an expression has more than {MAX_CHAIN} tokens in one expression, or \
                  {MAX_ELIFS} times `elif`; write several expressions",
                 span.start_line
             )));
@@ -89,7 +90,7 @@ fn statement(one: &Stmt<'_>) -> Result<(), TemplateError> {
         Stmt::Do(call) => refuse(call, "`do`"),
         // Those of other features; so are those that come to exist.
         #[allow(unreachable_patterns, reason = "depends on the features of the crate")]
-        _ => Err(TemplateError("only `if` and `for` can be used in a template".to_owned())),
+        _ => Err(TemplateError::new("only `if` and `for` can be used in a template")),
     }
 }
 
@@ -159,7 +160,7 @@ fn grows(operation: BinOpKind) -> Option<&'static str> {
 }
 
 fn refuse<T>(at: &Spanned<T>, what: &str) -> Result<(), TemplateError> {
-    Err(TemplateError(format!(
+    Err(TemplateError::new(format!(
         "line {}: {what} cannot be used in a template; it has `if`, `for`, comparisons, the \
          filters {}, and values side by side: `{{{{ a }}}}{{{{ b }}}}`",
         at.span().start_line,
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nests_too_deep_is_refused_before_anything_recurses() {
+    fn deep_nesting_is_refused_before_recursion() {
         for (first, more, last) in [
             ("{{ 1", "-1", " }}"),
             ("{{ a", ".b", " }}"),

@@ -1,9 +1,9 @@
-//! Templates as people write them into documents: minijinja, reduced to what cannot grow, with the
-//! node as what they know.
+//! Templates in documents: minijinja, reduced to constructs of bounded size, with the values of a
+//! node.
 //!
-//! A template is bounded in work and size, and fails on anything undefined. Values are put in as
-//! single lines: one with a line break is an error, so no label can add a line to a text. For texts
-//! in which more than lines count, [`Templates::marking`] says which parts of a text are values.
+//! A template is bounded in work and size, and fails on undefined values. Values are inserted as
+//! single lines: a value with a line break is an error, so no label can add a line to a text. For
+//! texts with further syntax, [`Templates::marking`] marks the inserted values.
 
 mod expression;
 mod language;
@@ -23,16 +23,23 @@ pub use marks::{MarkedText, Part, TrustedText, parts};
 #[cfg(feature = "roster")]
 pub use node::{NodeValues, sample};
 
-/// Longest template. What is longer is not even read.
+/// Longest template. A longer one must not even be parsed.
 pub const MAX_SOURCE: usize = 256 * 1024;
 
+/// Why a template cannot be compiled or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TemplateError(String);
+#[error("{message}")]
+pub struct TemplateError {
+    message: String,
+    /// The line of the template, counted from 1, of errors that minijinja reports.
+    pub line: Option<usize>,
+    /// Whether the template uses a value that the node does not have.
+    pub is_undefined: bool,
+}
 
 impl TemplateError {
     pub fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
+        Self { message: message.into(), line: None, is_undefined: false }
     }
 }
 
@@ -58,13 +65,16 @@ impl Templates {
 
     pub fn add(&mut self, name: String, source: String) -> Result<(), TemplateError> {
         if source.len() > MAX_SOURCE {
-            return Err(TemplateError(format!("it is longer than {MAX_SOURCE} bytes")));
+            return Err(TemplateError::new(format!(
+                "the template is longer than {MAX_SOURCE} bytes"
+            )));
         }
         language::check(&source, syntax())?;
         if self.marks {
             marks::check_source(&source)?;
         }
-        let (fuel, marks) = (self.fuel, self.marks);
+        let fuel = self.fuel;
+        let marks = self.marks;
         let environment = self.environment.get_or_insert_with(|| environment(fuel, marks));
         environment.add_template_owned(name, source).map_err(|error| told(&error))
     }
@@ -118,7 +128,8 @@ impl Templates {
         max: usize,
     ) -> Result<String, TemplateError> {
         let environment = self.environment.as_ref();
-        let environment = environment.ok_or_else(|| TemplateError::new("there is no template"))?;
+        let environment =
+            environment.ok_or_else(|| TemplateError::new("the template does not exist"))?;
         let template = environment.get_template(name).map_err(|error| told(&error))?;
         let mut page = Page { text: Vec::new(), max, is_full: false };
         let rendered = template.render_captured_to(view, &mut page);
@@ -126,11 +137,11 @@ impl Templates {
             return Err(too_long(max));
         }
         rendered.map_err(|error| told(&error))?;
-        String::from_utf8(page.text).map_err(|_| TemplateError::new("what it makes is not UTF-8"))
+        String::from_utf8(page.text).map_err(|_| TemplateError::new("the output is not UTF-8"))
     }
 }
 
-/// What a text is written to, as long as there is room.
+/// An output buffer of limited size.
 struct Page {
     text: Vec<u8>,
     max: usize,
@@ -157,7 +168,7 @@ fn syntax() -> SyntaxConfig {
 }
 
 fn too_long(max: usize) -> TemplateError {
-    TemplateError(format!("what it makes is longer than {max} bytes"))
+    TemplateError::new(format!("the output is longer than {max} bytes"))
 }
 
 fn environment(fuel: u64, marks: bool) -> Environment<'static> {
@@ -169,7 +180,7 @@ fn environment(fuel: u64, marks: bool) -> Environment<'static> {
         if value.as_str().is_some_and(|text| text.contains(char::is_control)) {
             return Err(minijinja::Error::new(
                 minijinja::ErrorKind::BadEscape,
-                "a value with a line break or control character cannot be put in",
+                "a value contains a line break or control character",
             ));
         }
         if !marks || value.is_safe() {
@@ -182,11 +193,15 @@ fn environment(fuel: u64, marks: bool) -> Environment<'static> {
     environment
 }
 
-/// The error with its line; what minijinja adds below is for terminals.
+/// The error with its line, without the excerpt that minijinja adds for terminals.
 fn told(error: &minijinja::Error) -> TemplateError {
-    let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+    let line = error.line();
+    let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
     let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-    TemplateError(format!("{line}{}{detail}", error.kind()))
+    let message = format!("{place}{}{detail}", error.kind());
+    // minijinja reports some uses of an undefined value as invalid operations on `undefined`.
+    let is_undefined = message.contains("undefined");
+    TemplateError { message, line, is_undefined }
 }
 
 impl std::fmt::Debug for Templates {

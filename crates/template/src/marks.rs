@@ -68,7 +68,9 @@ pub fn parts(raw: &str) -> impl Iterator<Item = Part<'_>> {
 
 pub(crate) fn check_source(source: &str) -> Result<(), TemplateError> {
     if source.contains(START) || source.contains(END) {
-        return Err(TemplateError::new("the characters U+0001 and U+0002 cannot be in a template"));
+        return Err(TemplateError::new(
+            "a template must not contain the characters U+0001 and U+0002",
+        ));
     }
     Ok(())
 }

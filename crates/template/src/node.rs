@@ -1,9 +1,9 @@
-//! What a template sees of a node.
+//! The values of a node that a template can use.
 
 use std::collections::HashMap;
 
-use hoist_inventory::Roster;
 use hoist_model::{Interface, Mac, Nid, Node, NodeId, NodeSpec};
+use hoist_site::Roster;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -27,7 +27,8 @@ pub struct NodeValues<'a> {
 impl<'a> NodeValues<'a> {
     /// With the MAC it asked with, if it asked with one; otherwise the one it boots from.
     pub fn of(roster: &Roster, node: &'a Node, asked: Option<Mac>) -> Self {
-        let (spec, boot) = (&node.spec, roster.boot(node));
+        let spec = &node.spec;
+        let boot = roster.boot(node);
         Self {
             id: node.id.to_string(),
             name: &node.name,
@@ -56,7 +57,11 @@ pub fn sample() -> Node {
     Node {
         id: NodeId::from_bits(0),
         name: "sample".parse().expect("a name"),
-        spec: NodeSpec { nid: Nid::new(1), interfaces: vec![interface], ..NodeSpec::default() },
+        spec: NodeSpec {
+            nid: Some(Nid::new(1)),
+            interfaces: vec![interface],
+            ..NodeSpec::default()
+        },
         protection: None,
         maintenance: None,
         provenance: None,

@@ -4,8 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::certificates;
 use crate::scratch::{Scratch, free_port, program};
@@ -18,6 +20,10 @@ pub struct EtcdServer {
     peer_port: u16,
     health_port: u16,
     tls: bool,
+    name: String,
+    /// `name=URL` of all members.
+    members: String,
+    quota: Option<u64>,
     process: Mutex<Option<Child>>,
 }
 
@@ -26,12 +32,31 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl EtcdServer {
     pub fn start() -> Self {
-        Self::new(false)
+        Self::alone(false, None)
+    }
+
+    /// Refuses writes when its data has this many bytes.
+    pub fn start_with_quota(bytes: u64) -> Self {
+        Self::alone(false, Some(bytes))
+    }
+
+    /// The members of one cluster.
+    pub fn start_cluster(count: usize) -> Vec<Self> {
+        let mut servers: Vec<Self> =
+            (0..count).map(|n| Self::prepare(format!("m{n}"), false, None)).collect();
+        let members: Vec<String> = servers.iter().map(Self::member).collect();
+        for server in &mut servers {
+            server.members = members.join(",");
+            // A member is healthy when most of them run.
+            *server.process.lock() = Some(server.scratch.spawn("etcd", &mut server.command()));
+        }
+        servers.iter().for_each(Self::wait_until_healthy);
+        servers
     }
 
     /// Clients need the certificate that [`EtcdServer::url`] names.
     pub fn start_with_tls() -> Self {
-        Self::new(true)
+        Self::alone(true, None)
     }
 
     /// The server all tests of this process share; use a prefix of your own.
@@ -45,15 +70,27 @@ impl EtcdServer {
         SERVER.get_or_init(Self::start_with_tls)
     }
 
-    fn new(tls: bool) -> Self {
-        let server = Self {
+    fn prepare(name: String, tls: bool, quota: Option<u64>) -> Self {
+        Self {
             scratch: Scratch::new(),
             port: free_port(),
             peer_port: free_port(),
             health_port: free_port(),
             tls,
+            name,
+            members: String::new(),
+            quota,
             process: Mutex::new(None),
-        };
+        }
+    }
+
+    fn member(&self) -> String {
+        format!("{}=http://127.0.0.1:{}", self.name, self.peer_port)
+    }
+
+    fn alone(tls: bool, quota: Option<u64>) -> Self {
+        let mut server = Self::prepare("test".to_owned(), tls, quota);
+        server.members = server.member();
         if tls {
             certificates::write(server.scratch.dir());
         }
@@ -89,18 +126,33 @@ impl EtcdServer {
             ("user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
             ("enable", "{}".to_owned()),
         ] {
-            let request = format!(
-                "POST /v3/auth/{path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            );
-            let answer = ask(self.port, &request).expect("etcd answers");
-            assert!(answer.contains("200 OK"), "{path}: {answer}");
+            self.post(path, "", &body);
         }
+    }
+
+    /// Gives `root` another password.
+    pub fn change_password(&self, old: &str, new: &str) {
+        let login = format!(r#"{{"name":"root","password":"{old}"}}"#);
+        let answer = self.post("authenticate", "", &login);
+        let token = answer.split(r#""token":""#).nth(1).and_then(|rest| rest.split('"').next());
+        let token = format!("Authorization: {}\r\n", token.expect("a token"));
+        let change = format!(r#"{{"name":"root","password":"{new}"}}"#);
+        self.post("user/changepw", &token, &change);
+    }
+
+    fn post(&self, path: &str, header: &str, body: &str) -> String {
+        let request = format!(
+            "POST /v3/auth/{path} HTTP/1.0\r\n{header}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = ask(self.port, &request).expect("etcd answers");
+        assert!(answer.contains("200 OK"), "{path}: {answer}");
+        answer
     }
 
     /// SIGKILL, as a power cut would.
     pub fn stop(&self) {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut process = self.process.lock();
         if let Some(mut child) = process.take() {
             child.kill().expect("our own child can be killed");
             child.wait().expect("a killed child ends");
@@ -108,7 +160,7 @@ impl EtcdServer {
         }
     }
 
-    /// SIGSTOP: the connections stay, nobody answers.
+    /// SIGSTOP: the connections stay open without answers.
     pub fn freeze(&self) {
         let pid = self.signal(rustix::process::Signal::STOP);
         // Its threads stop one by one.
@@ -124,7 +176,7 @@ impl EtcdServer {
 
     /// Starts it again on the same data and ports.
     pub fn resume(&self) {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut process = self.process.lock();
         if process.is_none() {
             *process = Some(self.scratch.spawn("etcd", &mut self.command()));
             self.wait_until_healthy();
@@ -132,7 +184,7 @@ impl EtcdServer {
     }
 
     fn signal(&self, signal: rustix::process::Signal) -> u32 {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = self.process.lock();
         let child = process.as_ref().expect("the server runs");
         let pid = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(pid, signal).expect("our own child can be signalled");
@@ -150,12 +202,15 @@ impl EtcdServer {
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let mut command = Command::new(etcd);
         command
-            .args(["--name", "test", "--log-level", "error", "--data-dir"])
+            .args(["--name", &self.name, "--log-level", "error", "--data-dir"])
             .arg(self.file("data"))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("test={peer}")])
+            .args(["--initial-cluster", &self.members])
             .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{}", self.health_port)]);
+        if let Some(bytes) = self.quota {
+            command.args(["--quota-backend-bytes", &bytes.to_string()]);
+        }
         if self.tls {
             command.arg("--client-cert-auth");
             for (flag, file) in [

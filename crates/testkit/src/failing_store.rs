@@ -1,27 +1,27 @@
 //! A store that fails on request, around any other.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hoist_store::{
     Cursor, Health, Key, Lease, Page, Prefix, Record, Revision, Store, StoreError, Txn, Watch,
 };
+use parking_lot::Mutex;
 
-/// What the store does with the next calls.
+/// The behaviour of the store for the next calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mood {
     #[default]
     Working,
     /// Every call fails at once.
     Unavailable,
-    /// Every call waits until the mood changes, then does what the new mood says.
+    /// Every call waits until the mood changes, then follows the new mood.
     Hanging,
     /// Reads work, commits find no space.
     Full,
 }
 
-/// Delegates to `inner` as long as nobody asks otherwise.
+/// Delegates to `inner` until a test sets another mood.
 #[derive(Debug)]
 pub struct FailingStore<S> {
     inner: S,
@@ -39,9 +39,9 @@ impl<S: Store> FailingStore<S> {
         self.mood.send_replace(mood);
     }
 
-    /// The next commit lands, but its caller is told that the store is unreachable.
+    /// The next commit lands, but its caller gets an error: the store is unreachable.
     pub fn lose_next_answer(&self) {
-        *self.lose_next_answer.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.lose_next_answer.lock() = true;
     }
 
     async fn admit(&self, writes: bool) -> Result<(), StoreError> {
@@ -81,7 +81,7 @@ impl<S: Store> Store for FailingStore<S> {
     async fn commit(&self, txn: Txn) -> Result<Revision, StoreError> {
         self.admit(true).await?;
         let outcome = self.inner.commit(txn).await;
-        let mut lose = self.lose_next_answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lose = self.lose_next_answer.lock();
         if std::mem::take(&mut *lose) { Err(unavailable()) } else { outcome }
     }
 

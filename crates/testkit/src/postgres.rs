@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::certificates;
@@ -33,7 +34,8 @@ impl PostgresServer {
     }
 
     fn new(tls: bool) -> Self {
-        let (scratch, port) = (Scratch::new(), free_port());
+        let scratch = Scratch::new();
+        let port = free_port();
         let server = Self { scratch, port, tls, process: Mutex::new(None) };
         server.make_cluster();
         if tls {
@@ -63,10 +65,19 @@ impl PostgresServer {
         format!("{url}&sslmode=verify-full&sslrootcert={}", ca.display())
     }
 
+    /// Runs statements as the owner of the cluster.
+    pub fn execute(&self, sql: &str) {
+        let port = self.port.to_string();
+        let mut psql = Command::new(server_program("psql"));
+        psql.args(["-h", "127.0.0.1", "-p", &port, "-U", "hoist", "-d", "postgres", "-c", sql]);
+        let output = psql.output().expect("psql starts");
+        assert!(output.status.success(), "{sql}: {output:?}");
+    }
+
     /// SIGKILL to the server and its sessions, as a power cut would. A session that is left alone
     /// goes on answering until it notices, which takes a while on a busy machine.
     pub fn stop(&self) {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut process = self.process.lock();
         if let Some(mut child) = process.take() {
             let sessions = children_of(child.id());
             child.kill().expect("our own child can be killed");
@@ -84,7 +95,7 @@ impl PostgresServer {
 
     /// Starts it again on the same data and port.
     pub fn resume(&self) {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut process = self.process.lock();
         if process.is_some() {
             return;
         }
@@ -143,7 +154,7 @@ impl PostgresServer {
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
     }
 
-    /// The server reads its key as its own user, and only if nobody else can.
+    /// The server reads its key as its own user, and refuses a key that other users can read.
     fn make_certificates(&self) {
         let dir = self.scratch.dir();
         certificates::write(dir);
@@ -179,7 +190,7 @@ fn server_program(name: &str) -> PathBuf {
     program(name, &dirs, "postgresql")
 }
 
-/// The server refuses root. As anybody else we can only be ourselves.
+/// The server refuses root. Without root it runs as the user of the test.
 fn unprivileged(program: &Path) -> Command {
     let Some((uid, gid)) = unprivileged_ids() else { return Command::new(program) };
     let mut command = Command::new("setpriv");
@@ -192,7 +203,7 @@ fn unprivileged(program: &Path) -> Command {
     command
 }
 
-/// User `nobody`, when we are root.
+/// The unprivileged system user with the highest id, when we are root.
 fn unprivileged_ids() -> Option<(u32, u32)> {
     rustix::process::geteuid().is_root().then_some((65534, 65534))
 }

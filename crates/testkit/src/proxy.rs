@@ -5,11 +5,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How to find requests in what a client sends.
+use parking_lot::Mutex;
+
+/// How to find requests in the bytes of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// gRPC over HTTP/2 without TLS: a HEADERS frame begins a request.
@@ -46,7 +48,7 @@ struct Shared {
     sockets: Mutex<Vec<TcpStream>>,
 }
 
-/// What a request needs to reach the server once it has been passed on.
+/// The time that a forwarded request needs to reach the server.
 const LAST_REQUEST: Duration = Duration::from_millis(40);
 
 impl Proxy {
@@ -102,11 +104,9 @@ impl Shared {
     fn connect(self: Arc<Self>, client: TcpStream) -> io::Result<()> {
         let server = TcpStream::connect(("127.0.0.1", self.target))?;
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        self.sockets
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend([client.try_clone()?, server.try_clone()?]);
-        let (client_back, server_back) = (client.try_clone()?, server.try_clone()?);
+        self.sockets.lock().extend([client.try_clone()?, server.try_clone()?]);
+        let client_back = client.try_clone()?;
+        let server_back = server.try_clone()?;
         let forth = Arc::clone(&self);
         std::thread::spawn(move || {
             let _ = forth.pass_requests(client, &server);
@@ -162,13 +162,13 @@ impl Shared {
 
     fn die(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        for socket in self.sockets.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for socket in self.sockets.lock().drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// What comes before the first message: HTTP/2's preface, `PostgreSQL`'s untyped startup message.
+/// The bytes before the first message: HTTP/2's preface, `PostgreSQL`'s untyped startup message.
 fn opening(protocol: Protocol, client: &mut impl Read) -> io::Result<Vec<u8>> {
     match protocol {
         Protocol::Http2 => take(client, Vec::new(), 24),
@@ -186,12 +186,14 @@ fn next(protocol: Protocol, client: &mut impl Read) -> io::Result<(bool, Vec<u8>
         Protocol::Http2 => {
             const HEADERS: u8 = 1;
             let head = take(client, Vec::new(), 9)?;
-            let (length, kind) = (length(&[0, head[0], head[1], head[2]]), head[3]);
+            let length = length(&[0, head[0], head[1], head[2]]);
+            let kind = head[3];
             Ok((kind == HEADERS, take(client, head, length)?))
         }
         Protocol::Postgres => {
             let head = take(client, Vec::new(), 5)?;
-            let (kind, length) = (head[0], length(&head[1..]));
+            let kind = head[0];
+            let length = length(&head[1..]);
             Ok((matches!(kind, b'S' | b'Q'), take(client, head, length.saturating_sub(4))?))
         }
     }

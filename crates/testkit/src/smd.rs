@@ -3,23 +3,30 @@
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path as RoutePath, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::Listener;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
-/// What the server knows, as SMD would send it.
+/// The content of the server, as SMD would send it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SmdSet {
     pub components: Vec<Value>,
@@ -49,7 +56,7 @@ pub enum Mode {
     Slow(Duration),
 }
 
-/// What a mode applies to.
+/// The collections that a mode applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Collection {
     Components,
@@ -63,6 +70,7 @@ pub enum Collection {
 #[derive(Debug)]
 pub struct Smd {
     address: SocketAddr,
+    scheme: &'static str,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
@@ -79,33 +87,49 @@ impl Smd {
     pub const TOKEN: &'static str = "a-token-for-tests-only";
 
     pub async fn start(set: SmdSet) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::start_on(listener, "http", set)
+    }
+
+    /// Behind TLS, with `server.pem` and `server.key` of [`certificates::write`].
+    ///
+    /// [`certificates::write`]: crate::certificates::write
+    pub async fn start_tls(set: SmdSet, certificates: &Path) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let acceptor = TlsAcceptor::from(Arc::new(tls_config(certificates)));
+        Self::start_on(TlsListener { listener, acceptor }, "https", set)
+    }
+
+    fn start_on<L>(listener: L, scheme: &'static str, set: SmdSet) -> Self
+    where
+        L: Listener<Addr = SocketAddr>,
+    {
         let shared = Arc::new(Shared { set: Mutex::new(set), ..Shared::default() });
         let routes =
             Router::new().route("/hsm/v2/{*route}", get(answer)).with_state(Arc::clone(&shared));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
         let task = tokio::spawn(async move {
             axum::serve(listener, routes).await.expect("the server runs until it is stopped");
         });
-        Self { address, shared, task }
+        Self { address, scheme, shared, task }
     }
 
     /// As `--inventory` takes it.
     pub fn url(&self) -> String {
-        format!("smd+http://{}", self.address)
+        format!("smd+{}://{}", self.scheme, self.address)
     }
 
     pub fn set_mode(&self, mode: Mode) {
-        *lock(&self.shared.mode) = (mode, None);
+        *self.shared.mode.lock() = (mode, None);
     }
 
     /// The others stay normal.
     pub fn set_mode_of(&self, collection: Collection, mode: Mode) {
-        *lock(&self.shared.mode) = (mode, Some(collection));
+        *self.shared.mode.lock() = (mode, Some(collection));
     }
 
     pub fn edit<T>(&self, change: impl FnOnce(&mut SmdSet) -> T) -> T {
-        change(&mut lock(&self.shared.set))
+        change(&mut self.shared.set.lock())
     }
 
     /// How many there were so far.
@@ -125,13 +149,45 @@ impl Smd {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("a test panicked while changing the SMD server")
+/// Accepts connections that speak TLS, and drops the others.
+struct TlsListener {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let Ok((stream, address)) = self.listener.accept().await else { continue };
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+fn tls_config(certificates: &Path) -> rustls::ServerConfig {
+    let certificate = CertificateDer::from_pem_file(certificates.join("server.pem"));
+    let key = PrivateKeyDer::from_pem_file(certificates.join("server.key"));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has them")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.expect("a certificate")], key.expect("a key"))
+        .expect("the key of the certificate")
 }
 
 async fn answer(
     State(shared): State<Arc<Shared>>,
-    Path(route): Path<String>,
+    RoutePath(route): RoutePath<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
@@ -148,7 +204,7 @@ async fn answer(
         "groups" => Collection::Groups,
         _ => return problem(StatusCode::NOT_FOUND, "no such resource"),
     };
-    let (mode, only) = *lock(&shared.mode);
+    let (mode, only) = *shared.mode.lock();
     let mode = if only.is_none_or(|only| only == collection) { mode } else { Mode::Normal };
     match mode {
         Mode::Hang => pending().await,
@@ -198,7 +254,7 @@ fn body(
     empty: bool,
     request: usize,
 ) -> String {
-    let set = lock(&shared.set);
+    let set = shared.set.lock();
     let mut list = match collection {
         Collection::Ready => {
             return json!({"code": 0, "message": "HSM is healthy"}).to_string();
@@ -324,9 +380,12 @@ impl SmdSet {
 
     /// Four nodes to a slot, 64 slots to a chassis, 8 chassis to a cabinet.
     pub fn xname(n: u32) -> String {
-        let (slot, node) = (n / 4, n % 4);
-        let (chassis, slot) = (slot / 64, slot % 64);
-        let (cabinet, chassis) = (chassis / 8, chassis % 8);
+        let slot = n / 4;
+        let node = n % 4;
+        let chassis = slot / 64;
+        let slot = slot % 64;
+        let cabinet = chassis / 8;
+        let chassis = chassis % 8;
         format!("x{}c{chassis}s{slot}b0n{node}", 1000 + cabinet)
     }
 

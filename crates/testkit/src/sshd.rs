@@ -9,7 +9,7 @@ use crate::scratch::{Scratch, free_port};
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whoever has its key is let in as the user of the test.
+/// Clients with its key log in as the user of the test.
 #[derive(Debug)]
 pub struct SshServer {
     scratch: Scratch,
@@ -19,7 +19,8 @@ pub struct SshServer {
 
 impl SshServer {
     pub fn start() -> Self {
-        let (scratch, port) = (Scratch::new(), free_port());
+        let scratch = Scratch::new();
+        let port = free_port();
         let dir = scratch.dir();
         for name in ["host", "user"] {
             keygen(&dir.join(name));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::etcd::EtcdServer;
+use crate::failing_store::FailingStore;
 use crate::postgres::PostgresServer;
 use hoist_store::Store;
 use hoist_store::embedded::{EmbeddedStore, Retention};
@@ -64,7 +65,17 @@ impl Ground {
     }
 }
 
-/// A prefix or schema nobody else uses.
+/// The embedded store, made to fail on request.
+pub type TestStore = FailingStore<EmbeddedStore>;
+
+/// An empty store, removed with its last handle: the open file outlives its name.
+pub fn test_store() -> Arc<TestStore> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = EmbeddedStore::open(dir.path(), Retention::default()).expect("an empty store");
+    Arc::new(FailingStore::new(store))
+}
+
+/// A prefix or schema that no other test of this process uses.
 pub fn fresh_name() -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! A machine that nobody knows: switched on, discovered, adopted, told what to boot, booted.
+//! An unknown machine: switched on, discovered, adopted, configured, booted.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const CONFIG: &str = "examples/boot.yaml";
 const LAYERS: &str = "examples/metadata/site.yaml";
 
 /// An emulated machine takes seconds for each step, and longer on a busy host.
-const PATIENCE: Duration = Duration::from_mins(3);
+const PATIENCE: Duration = Duration::from_mins(10);
 
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -26,7 +26,7 @@ echo "node: booted with $(cat /proc/cmdline)"
 poweroff -f
 "#;
 
-/// Of all the machine says: what it fetches, and its own words.
+/// The shown part of the console: fetched files and the machine's own messages.
 const WORTH_SHOWING: [&str; 3] = ["iPXE 1", "http://10.0.2.2", "node: "];
 
 pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
@@ -85,7 +85,7 @@ impl Screen {
         Self { machine, worth_showing, before: String::new() }
     }
 
-    /// Shows what the machine says, up to the line with this text.
+    /// Shows the console up to the line with this text.
     pub(super) async fn until(&mut self, text: &str) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! A deployment: it fails at a check, is mended, does what is left, and is taken back.
+//! A deployment: it fails at a check, is corrected, finishes the rest, and is undone.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -53,9 +53,10 @@ pub(super) fn show(hoist: &Path, place: &Path) -> Result<()> {
     site.stop()
 }
 
-/// The example, so that its web server has a port that nobody else has.
+/// A copy of the example whose web server has a free port.
 fn copied(place: &Path) -> Result<PathBuf> {
-    let (from, to) = (root().join("examples/deploy"), place.join("deploy"));
+    let from = root().join("examples/deploy");
+    let to = place.join("deploy");
     fs_err::create_dir(&to)?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
     for name in FILES {
@@ -65,8 +66,8 @@ fn copied(place: &Path) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// What the example's tasks leave running, by the directory of the nodes. After the undo there is
-/// none; a demo that ends early leaves none either.
+/// Processes left by the example's tasks, found by the directory of the nodes. None remain after
+/// the undo; this guard ends those of a demo that stops early.
 struct Daemons(PathBuf);
 
 impl Drop for Daemons {

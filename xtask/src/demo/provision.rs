@@ -18,7 +18,8 @@ const SERIAL: &str = "HOIST-1";
 const TUNING: &str = "tuning.example/readahead@1: {disk: system, kib: 256}";
 const DISK: u64 = 256 * 1024 * 1024;
 
-/// Of all the machine says: what it fetches, the agent's screen, and what the new system says.
+/// The shown part of the console: fetched files, the agent's screen, and messages of the new
+/// system.
 const WORTH_SHOWING: [&str; 5] = ["http://10.0.2.2", "  now ", "[#", "  error", "hoist-tiny"];
 
 pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Result<()> {
@@ -75,7 +76,7 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     site.run_ending(&["provision", "undo", NAME, "--dry-run"], WOULD_CHANGE)?;
     site.run(&["provision", "undo", NAME])?;
     let mut screen = Screen::new(Machine::power_on(hardware())?, &WORTH_SHOWING);
-    screen.until("the controller knows: done").await?;
+    screen.until("report acknowledged by the controller: done").await?;
     drop(screen);
     let mut head = vec![1; 1 << 20];
     std::io::Read::read_exact(&mut fs_err::File::open(&image)?, &mut head)?;
@@ -88,7 +89,8 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
 /// An example, as a machine gets it that needs it.
 fn plugin_archive(site: &Site, place: &Path) -> Result<()> {
     say("\n# An action of somebody else, for machines whose profile asks for it:");
-    let (from, to) = (crate::root().join("examples/plugins"), place.join("plugins"));
+    let from = crate::root().join("examples/plugins");
+    let to = place.join("plugins");
     fs_err::create_dir_all(&to)?;
     let file = "hoist-action-readahead";
     fs_err::copy(from.join(file), to.join(file))?;
@@ -98,7 +100,8 @@ fn plugin_archive(site: &Site, place: &Path) -> Result<()> {
 }
 
 fn agent_image(site: &Site, place: &Path) -> Result<()> {
-    let (kernel, modules) = (guest::kernel()?, guest::modules()?);
+    let kernel = guest::kernel()?;
+    let modules = guest::modules()?;
     let out = place.join("agent");
     let [kernel, modules, out] = [&kernel, &modules, &out].map(|path| shown_path(path));
     let from = ["--kernel", &kernel, "--modules", &modules, "--out", &out];
@@ -106,10 +109,11 @@ fn agent_image(site: &Site, place: &Path) -> Result<()> {
     site.run(&[&["agent", "image"][..], &from, &["--level", "3", "--add"]].concat())
 }
 
-/// The example, from what is unpacked already.
+/// The example image, built from the files that are already unpacked.
 fn system_image(site: &Site, place: &Path) -> Result<()> {
     let example = fs_err::read_to_string(crate::root().join("examples/image/tiny.yaml"))?;
-    let (kernel, modules) = (guest::kernel()?, guest::modules()?);
+    let kernel = guest::kernel()?;
+    let modules = guest::modules()?;
     let kernel = format!("{{file: {}, modules: {}}}", kernel.display(), modules.display());
     let busybox = format!("{{file: {}}}", guest::busybox()?.display());
     let text = example

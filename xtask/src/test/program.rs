@@ -1,4 +1,4 @@
-//! One test program: its tests, and what came of them.
+//! One test program: its tests and their results.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -22,11 +22,12 @@ const LONGEST: Duration = Duration::from_mins(20);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Started first, because they take longest: a long program at the end would run alone.
-const LONG: [&str; 4] = ["tests/in_ram", "tests/disk", "tests/firmware", "tests/agent_image"];
+const LONG: [&str; 5] =
+    ["tests/controller", "tests/initramfs", "tests/disk", "tests/firmware", "tests/images"];
 
 #[derive(Debug)]
 pub(super) struct Program {
-    /// The package, and which of its targets: `hoist-server tests/inventory`.
+    /// The package, and which of its targets: `hoist-server tests/controller`.
     title: String,
     file: PathBuf,
     /// The directory of the package, in which its tests run.
@@ -45,6 +46,10 @@ pub(super) struct TestResult {
 pub(super) enum Outcome {
     Passed,
     Ignored,
+    /// The test itself found that it cannot run here.
+    Skipped {
+        reason: String,
+    },
     Failed {
         output: String,
     },
@@ -77,7 +82,7 @@ pub(super) fn built(kinds: [&str; 4]) -> Result<Vec<Program>> {
 }
 
 impl Program {
-    /// The program that a message of cargo speaks of, if that is one with tests.
+    /// The program of a cargo message, if it has tests.
     fn of_message(message: &Value) -> Option<Self> {
         if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
             return None;
@@ -116,7 +121,8 @@ impl Program {
             results.extend(more);
         }
         let failed = results.iter().filter(|r| matches!(r.outcome, Outcome::Failed { .. })).count();
-        let (count, seconds) = (results.len(), started.elapsed().as_secs_f64());
+        let count = results.len();
+        let seconds = started.elapsed().as_secs_f64();
         say(format!("{:40} {count:5} tests, {failed} failed {seconds:8.1} s", program.title));
         Ok(results)
     }
@@ -127,7 +133,7 @@ impl Program {
         results.pop().with_context(|| format!("`{}` has no test {name} any more", self.title))
     }
 
-    fn names(&self) -> Result<Vec<String>> {
+    pub(super) fn names(&self) -> Result<Vec<String>> {
         let output = self.command().args(["--list", "--format", "terse"]).output()?;
         ensure!(output.status.success(), "`{}` cannot list its tests", self.title);
         let text = String::from_utf8(output.stdout)?;
@@ -176,6 +182,8 @@ impl Program {
                 Outcome::Failed { output: transcript.output_of(&name) }
             } else if transcript.is_ignored(index) {
                 Outcome::Ignored
+            } else if let Some(reason) = transcript.skip_reason(index) {
+                Outcome::Skipped { reason }
             } else {
                 Outcome::Passed
             };

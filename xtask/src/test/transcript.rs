@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// What a program printed so far.
+/// The output of a program so far.
 pub(super) struct Transcript {
     names: Vec<String>,
     text: Vec<u8>,
@@ -52,12 +52,23 @@ impl Transcript {
         self.text[*at..].starts_with(b"... ignored")
     }
 
-    /// Whether the program said of a test that it failed. Its list at the end is surer; this is for
-    /// programs that died before they printed it.
+    /// Whether the program reported a failure of the test. Its list at the end is more reliable;
+    /// this is for programs that died before they printed it.
     pub(super) fn says_failed(&self, index: usize) -> bool {
         let Some((begin, _)) = self.starts.get(index) else { return false };
         let end = self.starts.get(index + 1).map_or(self.text.len(), |(at, _)| *at);
         find(&self.text[*begin..end], b"FAILED").is_some()
+    }
+
+    /// The reason that a test gave for not running, as `hoist_testkit::skip` prints it.
+    pub(super) fn skip_reason(&self, index: usize) -> Option<String> {
+        const MARK: &[u8] = b"\nSKIPPED: ";
+        let (begin, _) = self.starts.get(index)?;
+        let end = self.starts.get(index + 1).map_or(self.text.len(), |(at, _)| *at);
+        let output = &self.text[*begin..end];
+        let reason = &output[find(output, MARK)? + MARK.len()..];
+        let line = reason.split(|byte| *byte == b'\n').next().unwrap_or(reason);
+        Some(String::from_utf8_lossy(line).into_owned())
     }
 
     /// The names of the last `failures:` list; `None` if the program did not come to its end.
@@ -71,7 +82,7 @@ impl Transcript {
         Some(list.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect())
     }
 
-    /// What the program printed of one failed test; all of it if there is no such section.
+    /// The output of one failed test; the whole output if there is no such section.
     pub(super) fn output_of(&self, name: &str) -> String {
         let text = self.text();
         let Some((_, rest)) = text.split_once(&format!("\n---- {name} stdout ----\n")) else {
@@ -112,6 +123,15 @@ mod tests {
         assert_eq!(seconds, [3, 0, 6]);
         assert!(!transcript.is_ignored(0) && transcript.is_ignored(1) && !transcript.is_ignored(2));
         assert_eq!(transcript.failures(), Some(BTreeSet::new()));
+    }
+
+    #[test]
+    fn skip_reason_belongs_to_its_test() {
+        let mut transcript = Transcript::new(names(&["a", "b"]));
+        let text = b"\ntest a ... \nSKIPPED: no second address\nok\ntest b ... ok\n";
+        transcript.read(text, Instant::now());
+        assert_eq!(transcript.skip_reason(0).as_deref(), Some("no second address"));
+        assert_eq!(transcript.skip_reason(1), None);
     }
 
     #[test]

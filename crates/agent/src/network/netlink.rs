@@ -12,14 +12,14 @@ const NEW_LINK: u16 = 16;
 const NEW_ADDRESS: u16 = 20;
 const NEW_ROUTE: u16 = 24;
 
-/// A request that is answered; one that makes what is not there, and takes the place of what is.
+/// Request flags: acknowledged; acknowledged, creating or replacing an entry.
 const CHANGE: u16 = 0x1 | 0x4;
 const MAKE: u16 = CHANGE | 0x400 | 0x100;
 
 const INET: u8 = 2;
 const HEADER: usize = 16;
 
-/// Longer answers than to what is asked here there are none.
+/// No answer to the requests of this module is longer.
 const MAX_ANSWER: usize = 8192;
 
 pub(super) struct Route {
@@ -29,7 +29,8 @@ pub(super) struct Route {
 
 impl Route {
     pub(super) fn open() -> io::Result<Self> {
-        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        let family = AddressFamily::NETLINK;
+        let kind = SocketType::RAW;
         // The first of its protocols, and so the one without a number, is that of routes.
         let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         Ok(Self { socket, sequence: 0 })
@@ -45,10 +46,11 @@ impl Route {
     }
 
     pub(super) fn address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
-        let (flags, scope) = (0, 0);
+        let flags = 0;
+        let scope = 0;
         let mut body = vec![INET, prefix, flags, scope];
         body.extend(index.to_ne_bytes());
-        // The address of the interface, and of what is at its other end: the same.
+        // The local address and the peer address are the same.
         for attribute in [2, 1] {
             put(&mut body, attribute, &address.octets());
         }
@@ -59,7 +61,10 @@ impl Route {
         const MAIN: u8 = 254;
         const BOOT: u8 = 3;
         const UNICAST: u8 = 1;
-        let (to_bits, from_bits, service, scope) = (0, 0, 0, 0);
+        let to_bits = 0;
+        let from_bits = 0;
+        let service = 0;
+        let scope = 0;
         let mut body = vec![INET, to_bits, from_bits, service, MAIN, BOOT, scope, UNICAST];
         body.extend(0_u32.to_ne_bytes());
         put(&mut body, 5, &gateway.octets());
@@ -101,7 +106,7 @@ fn put(body: &mut Vec<u8>, attribute: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// What an answer says about the request with this number, if it does.
+/// The result of the request with this number, if the answer contains it.
 fn ended(answer: &[u8], sequence: u32) -> Option<io::Result<()>> {
     let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
@@ -117,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_answers_and_says_why_not() {
+    fn netlink_answers_and_errors_are_read() {
         let mut kernel = Route::open().unwrap();
         let error = kernel.up(0x7fff_fff0).unwrap_err();
         let is_told = [io::ErrorKind::PermissionDenied, io::ErrorKind::InvalidInput];
@@ -126,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_others_and_pieces_of_answers_say_nothing() {
+    fn foreign_and_truncated_netlink_answers_are_ignored() {
         let mut answer = message(ERROR, 0, 7, &(-19_i32).to_ne_bytes());
         assert!(ended(&answer, 8).is_none());
         assert_eq!(ended(&answer, 7).unwrap().unwrap_err().raw_os_error(), Some(19));

@@ -1,9 +1,12 @@
-//! A clock that was never set, or whose battery is empty, shows a time at which no certificate is
-//! valid yet. Whether the controller is who we think does not depend on that: authority, name and
-//! signatures are looked at first, and if dates are all that is wrong, the controller says what time
-//! it is, over that connection.
+//! Sets a clock that is behind from the controller's time.
 //!
-//! A clock is never set back: an old certificate whose key was lost would then be good again.
+//! A clock that was never set, or whose battery is empty, shows a time at which no certificate is
+//! valid yet. The identity of the controller does not depend on the time: authority, name and
+//! signatures are checked first. If only the dates are wrong, the controller's time is read over
+//! that connection.
+//!
+//! A clock must never be set back: an expired certificate with a leaked key would become valid
+//! again.
 
 mod rtc;
 
@@ -21,7 +24,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A head of an answer has no more bytes.
 const MAX_HEAD: u64 = 16 * 1024;
@@ -29,16 +32,16 @@ const MAX_HEAD: u64 = 16 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum ClockError {
-    #[error("the controller does not say what time it is: {0}")]
+    #[error("cannot read the time of the controller: {0}")]
     Silent(String),
-    #[error("the controller says that it is {0}, which is not later than it is here")]
+    #[error("the time of the controller, {0}, is not later than this machine's")]
     Earlier(Timestamp),
-    #[error("the clock cannot be set")]
+    #[error("cannot set the clock")]
     Set(#[source] io::Error),
 }
 
-/// Sets the clock to what the controller says, if it is later than now.
-pub(super) fn mend(
+/// Sets the clock to the controller's time, if that is later than now.
+pub(super) fn set_from(
     server: &str,
     roots: &[CertificateDer<'static>],
 ) -> Result<Timestamp, ClockError> {
@@ -101,7 +104,7 @@ impl ServerCertVerifier for Early {
     }
 }
 
-/// The `Date` of any answer. Nothing secret is said on this connection.
+/// The `Date` of any answer. This connection carries no secrets.
 fn ask(server: &str, roots: &[CertificateDer<'static>]) -> io::Result<Timestamp> {
     let authority = server.strip_prefix("https://").unwrap_or(server);
     let authority = authority.split('/').next().unwrap_or_default();
@@ -113,10 +116,10 @@ fn ask(server: &str, roots: &[CertificateDer<'static>]) -> io::Result<Timestamp>
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let mut addresses = (host, port).to_socket_addrs()?;
-    let address = addresses.next().ok_or_else(|| io::Error::other("it has no address"))?;
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let address = addresses.next().ok_or_else(|| io::Error::other("its name has no address"))?;
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let connection =
         ClientConnection::new(Arc::new(config(roots)?), name).map_err(io::Error::other)?;
@@ -162,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_read_from_any_answer() {
+    fn time_is_read_from_any_http_answer() {
         let head = "HTTP/1.1 404 Not Found\r\nDATE: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n";
         assert_eq!(date(head.as_bytes()).unwrap().as_second(), 784_111_777);
         for head in ["HTTP/1.1 200 OK\r\n\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT", "date: soon"] {

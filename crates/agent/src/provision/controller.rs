@@ -1,4 +1,4 @@
-//! The controller: whom we ask, over TLS, and how long we wait for an answer.
+//! The client of the controller: its requests over TLS, with their timeouts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::provision::{
-    BackupKept, DiskBackup, EventsAnswer, EventsRequest, MAX_BACKUPS, MAX_ORDER_REQUEST, Order,
-    OrderRequest, Report, ReportAnswer,
+    BackupKept, DiskBackup, EventsAnswer, EventsRequest, MAX_BACKUPS, MAX_JOB_REQUEST,
+    ProvisioningJob, ProvisioningJobRequest, Report, ReportAnswer,
 };
 use hoist_api::{Code, Problem};
 use hoist_provision::document::MAX_BYTES;
@@ -21,17 +21,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 
-use crate::command_line::Orders;
+use crate::command_line::ControllerArgs;
 
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// A controller that has to ask its store may take longer than one that has not.
 const ANSWER: Duration = Duration::from_mins(1);
 
-/// Half of what a controller reads: it keeps them with something around them.
-const MAX_FACTS: usize = MAX_ORDER_REQUEST / 2;
+/// Half of the controller's limit: the facts are stored inside a larger record.
+const MAX_FACTS: usize = MAX_JOB_REQUEST / 2;
 
-/// A document, its secrets, what disks held, and what is around them.
+/// A document, its secrets, the disk backups, and the surrounding fields.
 const MAX_ANSWER: u64 = (2 * MAX_BYTES + 2 * MAX_BACKUPS) as u64;
 
 #[derive(Debug)]
@@ -54,33 +54,31 @@ impl fmt::Debug for Identity {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum CallError {
-    /// It may be otherwise soon.
-    #[error("the controller cannot be reached: {0}")]
+    /// Temporary.
+    #[error("cannot reach the controller: {0}")]
     Away(String),
-    /// It says that it may be otherwise soon, and why.
+    /// Temporary, with the controller's reason.
     #[error("{0}")]
     Later(String),
-    /// Dates are all that is wrong, as far as was looked.
+    /// Only the dates of the certificate are invalid.
     #[error(
         "the certificate of the controller is not valid yet; the clock of this machine is behind"
     )]
     TooEarly,
-    #[error("the controller is not trusted: {0}; is the image made for this site?")]
+    #[error("the controller is not trusted: {0}; use an image of this site")]
     Untrusted(String),
-    /// With what it says about it.
+    /// The reason given by the controller.
     #[error("{0}")]
     Refused(String),
-    /// It is done with what it has ordered: the node was begun once more, or ended.
+    /// The job is no longer valid: the node was started again or finished.
     #[error("{0}")]
     Over(String),
-    #[error("the answer of the controller cannot be understood: {0}")]
+    #[error("invalid answer of the controller: {0}")]
     Unreadable(String),
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "`{path}` has no certificate that can be read; make the image with `hoist agent image --ca`"
-)]
+#[error("`{path}` contains no valid certificate; make the image with `hoist agent image --ca`")]
 pub(crate) struct NoAuthority {
     pub(crate) path: String,
 }
@@ -93,7 +91,7 @@ pub(crate) fn authorities(path: &str) -> Result<Vec<CertificateDer<'static>>, No
     if roots.is_empty() { Err(NoAuthority { path: path.to_owned() }) } else { Ok(roots) }
 }
 
-/// Somebody to talk to, whom these authorities vouch for where it is TLS, and only where it is.
+/// An HTTP client that trusts exactly these authorities; `is_tls` makes it refuse plain HTTP.
 pub(crate) fn client(roots: &[CertificateDer<'static>], is_tls: bool) -> ureq::Agent {
     let roots: Vec<Certificate<'static>> =
         roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
@@ -115,9 +113,9 @@ pub(crate) fn client(roots: &[CertificateDer<'static>], is_tls: bool) -> ureq::A
 }
 
 impl Identity {
-    /// A key that nobody else has.
+    /// A new key, known only to this process.
     pub(super) fn generate() -> Self {
-        Self { key: Ed25519KeyPair::generate().expect("there is randomness") }
+        Self { key: Ed25519KeyPair::generate().expect("the system has randomness") }
     }
 
     pub(super) fn from_pkcs8(bytes: &[u8]) -> Option<Self> {
@@ -135,10 +133,10 @@ impl Identity {
         digits.fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
     }
 
-    fn request(&self, orders: &Orders, facts: Value) -> OrderRequest {
-        let Orders { node, token, .. } = orders;
+    fn request(&self, access: &ControllerArgs, facts: Value) -> ProvisioningJobRequest {
+        let ControllerArgs { node, token, .. } = access;
         let text = format!("hoist provision\n{node}\n{token}\n");
-        OrderRequest {
+        ProvisioningJobRequest {
             node: *node,
             token: token.clone(),
             key: STANDARD.encode(self.key.public_key()),
@@ -153,19 +151,19 @@ impl Controller {
         Self { agent: client(roots, true), server: server.to_owned() }
     }
 
-    pub(super) fn order(
+    pub(super) fn job(
         &self,
         identity: &Identity,
-        orders: &Orders,
+        access: &ControllerArgs,
         facts: &Value,
-    ) -> Result<Order, CallError> {
+    ) -> Result<ProvisioningJob, CallError> {
         // A machine with more than that is provisioned all the same.
         let is_short = facts.to_string().len() <= MAX_FACTS;
         let facts = if is_short { facts.clone() } else { Value::Null };
-        let request = identity.request(orders, facts);
-        let order = self.post("/provision/v1/agent/order", None, &request);
-        // People compare it with what the controller shows, before they let it in.
-        order.map_err(|error| match error {
+        let request = identity.request(access, facts);
+        let job = self.post("/provision/v1/agent/job", None, &request);
+        // An operator compares this key with the controller's before admitting the machine.
+        job.map_err(|error| match error {
             CallError::Refused(said) => CallError::Refused(format!(
                 "{said}; the key of this machine is {}",
                 identity.fingerprint()
@@ -176,25 +174,29 @@ impl Controller {
 
     pub(super) fn events(
         &self,
-        order: &Order,
+        job: &ProvisioningJob,
         events: &EventsRequest,
     ) -> Result<EventsAnswer, CallError> {
-        let path = format!("/provision/v1/agent/runs/{}/events", order.run);
-        self.post(&path, Some(&order.session), events)
+        let path = format!("/provision/v1/agent/runs/{}/events", job.run);
+        self.post(&path, Some(&job.session), events)
     }
 
-    pub(super) fn report(&self, order: &Order, report: &Report) -> Result<ReportAnswer, CallError> {
-        let path = format!("/provision/v1/agent/runs/{}/report", order.run);
-        self.post(&path, Some(&order.session), report)
+    pub(super) fn report(
+        &self,
+        job: &ProvisioningJob,
+        report: &Report,
+    ) -> Result<ReportAnswer, CallError> {
+        let path = format!("/provision/v1/agent/runs/{}/report", job.run);
+        self.post(&path, Some(&job.session), report)
     }
 
     pub(super) fn backup(
         &self,
-        order: &Order,
+        job: &ProvisioningJob,
         backup: &DiskBackup,
     ) -> Result<BackupKept, CallError> {
-        let path = format!("/provision/v1/agent/runs/{}/backup", order.run);
-        self.post(&path, Some(&order.session), backup)
+        let path = format!("/provision/v1/agent/runs/{}/backup", job.run);
+        self.post(&path, Some(&job.session), backup)
     }
 
     fn post<T: DeserializeOwned>(
@@ -252,10 +254,10 @@ fn untrusted(error: &rustls::Error) -> CallError {
     }
 }
 
-/// What a controller says about why not, or how it answered.
+/// The controller's reason, or the status code if it gave none.
 fn said(status: u16, problem: Option<Problem>) -> String {
     let Some(problem) = problem else {
-        return format!("the controller answers {status}");
+        return format!("the controller answered {status}");
     };
     let detail =
         if problem.detail.is_empty() { problem.title.into_owned() } else { problem.detail };
@@ -272,16 +274,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_proves_that_it_asks_and_lasts_over_a_restart() {
+    fn agent_key_signs_requests_and_survives_a_restart() {
         let identity = Identity::generate();
-        let orders = Orders {
+        let access = ControllerArgs {
             server: "https://h".to_owned(),
             node: "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().unwrap(),
             token: "t".to_owned(),
         };
         let again = Identity::from_pkcs8(&identity.to_pkcs8().unwrap()).unwrap();
-        let request = again.request(&orders, Value::Null);
-        assert_eq!(request.key, identity.request(&orders, Value::Null).key);
+        let request = again.request(&access, Value::Null);
+        assert_eq!(request.key, identity.request(&access, Value::Null).key);
         let key = STANDARD.decode(&request.key).unwrap();
         let signature = STANDARD.decode(&request.signature).unwrap();
         let text = "hoist provision\n01ARZ3NDEKTSV4RRFFQ69G5FAV\nt\n";
@@ -290,11 +292,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_controller_says_is_shown_with_its_remedy() {
-        let problem = Problem::new(hoist_api::Code::Held, "nothing is ordered for `n1`")
-            .with_remedy("hoist provision start n1");
-        let told = "nothing is ordered for `n1`; hoist provision start n1";
+    fn problem_of_the_controller_is_shown_with_its_remedy() {
+        let problem = Problem::new(hoist_api::Code::Held, "no provisioning job for `n1`")
+            .with_remedy("hoist provision start node:n1");
+        let told = "no provisioning job for `n1`; hoist provision start node:n1";
         assert_eq!(said(409, Some(problem)), told);
-        assert_eq!(said(502, None), "the controller answers 502");
+        assert_eq!(said(502, None), "the controller answered 502");
     }
 }

@@ -8,10 +8,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use hoist_provision::pipeline::{NoStart, Start};
+use hoist_device::start::{Start, StartError};
 use rustix::system::{RebootCommand, reboot};
 
-/// In memory. The kernel reads only files that nobody can write to.
+/// In memory. The kernel refuses files that are open for writing.
 const KERNEL: &str = "/run/hoist-agent.kernel";
 const INITRD: &str = "/run/hoist-agent.initrd";
 
@@ -19,20 +19,20 @@ const INITRD: &str = "/run/hoist-agent.initrd";
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoKexec {
     #[error(transparent)]
-    NoStart(#[from] NoStart),
-    #[error("the system cannot be made ready in memory")]
+    StartError(#[from] StartError),
+    #[error("cannot prepare the installed system in memory")]
     Keep(#[source] io::Error),
-    #[error("the kernel here has no kexec")]
+    #[error("the running kernel does not support kexec")]
     Missing,
-    #[error("the kernel here forbids it")]
+    #[error("the running kernel forbids kexec")]
     Forbidden,
-    #[error("the kernel here does not take the installed one")]
+    #[error("the running kernel rejects the installed kernel")]
     Refused(#[source] io::Error),
-    #[error("it could not be started")]
+    #[error("cannot start the installed kernel")]
     Start(#[source] io::Error),
 }
 
-/// Does not come back, unless it cannot be done. Nobody may have anything open that is not durable.
+/// Starts the kernel; returns only on failure. All written data must be durable before the call.
 pub(super) fn go(start: &Start) -> Result<(), NoKexec> {
     let loaded = load(start);
     let _ = (fs::remove_file(KERNEL), fs::remove_file(INITRD));

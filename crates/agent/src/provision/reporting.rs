@@ -1,42 +1,42 @@
-//! What came of it, in the words of the controller.
+//! Converts the outcome of a run into the controller's report.
 
 use hoist_api::provision::{
-    Erasure, ErasureVerdict, Finding, MAX_REPORT, Outcome, Report, RootDisk,
+    Erasure, ErasureVerdict, MAX_REPORT, NodeDiagnostic, Outcome, Report, RootDisk,
 };
-use hoist_provision::actions::erase::{self, Evidence, Verdict, Who};
-use hoist_provision::diagnostic::{Class, Diagnostic};
+use hoist_device::apply::{ApplyError, ApplyOutcome};
+use hoist_diagnostic::{Diagnostic, chain};
+use hoist_provision::diagnostic::{Class, ProvisionDiagnostic};
 use hoist_provision::document::DiskMatch;
-use hoist_provision::pipeline::{Applied, ApplyError, Decision};
+use hoist_provision::plan::ProvisionPlan;
+use hoist_provision::steps::erase::{self, DiskIdentity, Evidence, Verdict};
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
 
-use crate::failure::chain;
+/// Limit of diagnostics in a report.
+const MAX_DIAGNOSTICS: usize = 100;
 
-/// Findings that are sent; who has more mends these first.
-const MAX_FINDINGS: usize = 100;
-
-/// Of the kernel's log.
+/// Lines of the kernel log in a report.
 const KERNEL_LINES: usize = 20;
 const MAX_RECORD: usize = 8192;
 
-pub(crate) fn refused(found: &[Diagnostic]) -> Report {
-    let problems = found.iter().take(MAX_FINDINGS).map(finding).collect();
+pub(crate) fn refused(found: &[ProvisionDiagnostic]) -> Report {
+    let problems = found.iter().take(MAX_DIAGNOSTICS).map(reported).collect();
     Report { problems, ..report(Outcome::Refused) }
 }
 
-pub(crate) fn applied(decision: &Decision, applied: Applied) -> Report {
+pub(crate) fn applied(decision: &ProvisionPlan, applied: ApplyOutcome) -> Report {
     Report {
         plan: Some(decision.hash().to_owned()),
-        changed: applied != Applied::Nothing,
-        resumed: applied == Applied::Done { resumed: true },
+        changed: applied != ApplyOutcome::Nothing,
+        resumed: applied == ApplyOutcome::Done { resumed: true },
         receipts: receipts(decision),
-        root: decision.roots.iter().map(root_disk).collect(),
+        root: decision.disks.roots.iter().map(root_disk).collect(),
         ..report(Outcome::Done)
     }
 }
 
-pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) -> Report {
+pub(crate) fn failed(decision: &ProvisionPlan, error: &ApplyError, is_aborted: bool) -> Report {
     let plan = Some(decision.hash().to_owned());
     let changed = !error.is_untouched();
     if let ApplyError::Refused(found) = error
@@ -51,19 +51,17 @@ pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
     };
     let action = action_of(decision, &step).unwrap_or_default();
     let mut evidence = error.evidence().to_vec();
-    // Of what is wrong elsewhere the kernel knows nothing.
+    // The kernel log only explains failures of devices.
     if class == Class::Device && !is_aborted {
-        evidence.extend(kernel_says());
+        evidence.extend(kernel_warnings());
     }
-    let problem = Finding {
-        code: code.to_owned(),
-        class: class.as_str().to_owned(),
+    let hint = error.hint().map(str::to_owned);
+    let cause = Diagnostic { hint, ..Diagnostic::new("", chain(error)) };
+    let problem = NodeDiagnostic {
         action,
         step,
-        what: chain(error),
-        place: String::new(),
-        hint: error.hint().map(str::to_owned),
         evidence,
+        ..NodeDiagnostic::new(code, class.as_str(), cause)
     };
     let outcome = if is_aborted {
         Outcome::Aborted
@@ -75,18 +73,11 @@ pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
     Report { plan, changed, problems: vec![problem], ..report(outcome) }
 }
 
-/// It was looked at, and is otherwise.
-pub(crate) fn otherwise(decision: &Decision) -> Report {
-    let problem = Finding {
-        code: "otherwise".to_owned(),
-        class: "facts".to_owned(),
-        action: String::new(),
-        step: String::new(),
-        what: "the disks are not as the document says".to_owned(),
-        place: String::new(),
-        hint: Some("`hoist-agent plan` says what is different".to_owned()),
-        evidence: Vec::new(),
-    };
+/// The report of a verification that found differences.
+pub(crate) fn differs(decision: &ProvisionPlan) -> Report {
+    let cause = Diagnostic::new("", "the disks do not match the document")
+        .hint("see the differences with `hoist-agent plan`");
+    let problem = NodeDiagnostic::new("differs", Class::Facts.as_str(), cause);
     let plan = Some(decision.hash().to_owned());
     Report { plan, problems: vec![problem], ..report(Outcome::Failed) }
 }
@@ -115,7 +106,7 @@ pub(crate) fn erasure(report: &erase::Report) -> Erasure {
         Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
     };
     let erase::Report { disk, who, method, started, ended, verdict, evidence, reason, .. } = report;
-    let Who { kernel_name, model, serial, wwn, size } = who.clone();
+    let DiskIdentity { kernel_name, model, serial, wwn, size } = who.clone();
     let Evidence { samples, sample, held, says } = evidence.clone();
     Erasure {
         disk: disk.to_string(),
@@ -139,46 +130,39 @@ pub(crate) fn erasure(report: &erase::Report) -> Erasure {
     }
 }
 
-fn finding(found: &Diagnostic) -> Finding {
-    let Diagnostic { code, class, place, what, hint, evidence } = found;
-    let class = json!(class).as_str().unwrap_or_default().to_owned();
-    Finding {
-        code: code.to_string(),
-        class,
-        action: String::new(),
-        step: String::new(),
-        what: what.clone(),
-        place: place.clone(),
-        hint: hint.clone(),
+fn reported(found: &ProvisionDiagnostic) -> NodeDiagnostic {
+    let ProvisionDiagnostic { code, class, diagnostic, evidence } = found;
+    NodeDiagnostic {
         evidence: evidence.clone(),
+        ..NodeDiagnostic::new(code.as_str(), class.as_str(), diagnostic.clone())
     }
 }
 
 /// Which action a step belongs to.
-pub(super) fn action_of(decision: &Decision, step: &str) -> Option<String> {
+pub(super) fn action_of(decision: &ProvisionPlan, step: &str) -> Option<String> {
     let shown = decision.show();
     let step = shown.steps.iter().find(|shown| shown.name == step)?;
     Some(step.call.action.clone())
 }
 
-/// What is on the disks now, for those who come later.
-fn receipts(decision: &Decision) -> Value {
+/// The resulting disk layout, for later runs.
+fn receipts(decision: &ProvisionPlan) -> Value {
     let receipts = json!({ "layout": decision.layout });
-    // A report that is too long would be none.
+    // The controller refuses a report that is too long.
     if receipts.to_string().len() > MAX_REPORT / 2 { Value::Null } else { receipts }
 }
 
-/// Everything that is in the kernel's log, from its beginning.
+/// The records of the kernel log, from its beginning.
 pub(super) fn kernel_records() -> impl Iterator<Item = String> {
-    let (flags, mode) = (OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
-    let log = open("/dev/kmsg", flags, mode).ok();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let log = open("/dev/kmsg", flags, Mode::empty()).ok();
     let mut record = vec![0; MAX_RECORD];
-    // Each read gives one record; there is an end only for those who do not wait.
+    // Each read returns one record; only a nonblocking reader reaches an end.
     std::iter::from_fn(move || {
         loop {
             match rustix::io::read(log.as_ref()?, &mut record) {
                 Ok(length) => return Some(String::from_utf8_lossy(&record[..length]).into_owned()),
-                // Overwritten before we came to it.
+                // The record was overwritten before it was read.
                 Err(rustix::io::Errno::PIPE) => {}
                 Err(_) => return None,
             }
@@ -186,16 +170,16 @@ pub(super) fn kernel_records() -> impl Iterator<Item = String> {
     })
 }
 
-/// The last warnings of the kernel: of a disk that fails, it knows most.
-fn kernel_says() -> Vec<String> {
+/// The last warnings of the kernel, the best evidence about a failing disk.
+fn kernel_warnings() -> Vec<String> {
     let mut warnings: Vec<String> =
         kernel_records().filter_map(|record| warning(&record)).collect();
     warnings.drain(..warnings.len().saturating_sub(KERNEL_LINES));
     warnings
 }
 
-/// `level,number,time,flags;text`, and lines that explain it; what is no more than a notice says
-/// nothing about a failure.
+/// Records have the form `level,number,time,flags;text`, with continuation lines. Records below the
+/// level of a warning say nothing about a failure.
 fn warning(record: &str) -> Option<String> {
     const WARNING: u8 = 4;
     let (head, text) = record.lines().next()?.split_once(';')?;
@@ -208,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_of_the_kernel_are_evidence_and_the_rest_is_not() {
+    fn only_kernel_warnings_are_evidence() {
         let bad = "3,612,9711,-;blk_update_request: I/O error, dev nvme0n1\n SUBSYSTEM=block\n";
         assert_eq!(warning(bad).unwrap(), "blk_update_request: I/O error, dev nvme0n1");
         assert_eq!(warning("6,613,9712,-;eth0: link becomes ready"), None);

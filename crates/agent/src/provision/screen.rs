@@ -1,17 +1,17 @@
-//! What a person sees who stands before the machine: one screen, drawn anew when something changes.
+//! The screen on the machine's console, redrawn whenever its content changes.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use hoist_provision::images::Progress;
+use hoist_device::images::Progress;
 
-/// Between two pictures in which only a number differs.
+/// Shortest interval of redraws for progress alone.
 const REDRAW: Duration = Duration::from_millis(500);
 
 const WIDTH: usize = 78;
 const BAR: usize = 40;
 
-/// Steps that are shown as done.
+/// Number of finished steps that are shown.
 const STEPS_SHOWN: usize = 6;
 
 #[derive(Debug, Clone, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct View {
     pub(crate) stage: String,
     pub(crate) progress: Option<Progress>,
     pub(crate) done: Vec<String>,
-    /// Why the last order was not carried out, until there is another one.
+    /// Why the last job was not carried out, until there is another one.
     pub(crate) failed: Option<String>,
     pub(crate) error: Option<String>,
     pub(crate) next: Option<String>,
@@ -68,12 +68,13 @@ fn bar(Progress { done, total, rate }: &Progress) -> String {
     let done = (*done).min(total);
     let share = |of: u64| u64::try_from(u128::from(done) * u128::from(of) / u128::from(total));
     let full = share(BAR as u64).ok().and_then(|full| usize::try_from(full).ok()).unwrap_or(BAR);
-    let (full, rest) = ("#".repeat(full), ".".repeat(BAR - full.min(BAR)));
+    let rest = ".".repeat(BAR - full.min(BAR));
+    let full = "#".repeat(full);
     let percent = share(100).unwrap_or(100);
     format!("[{full}{rest}] {percent:>3} %  {} of {}  {rate}", mib(done), mib(total))
 }
 
-/// In lines of so many characters, at spaces where there are some.
+/// Wraps text at spaces to lines of `width` characters.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -88,12 +89,12 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Control characters in what others say would move the cursor.
+/// Control characters in foreign text would move the cursor.
 fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The screen, and what is on it.
+/// The console screen and its content.
 #[derive(Debug)]
 pub(crate) struct Screen {
     pub(crate) view: View,
@@ -106,7 +107,7 @@ impl Screen {
         Self { view, is_terminal: io::stdout().is_terminal(), drawn: None }
     }
 
-    /// Something else is done now.
+    /// Shows the next stage of the work.
     pub(crate) fn stage(&mut self, stage: &str) {
         stage.clone_into(&mut self.view.stage);
         self.view.progress = None;
@@ -135,17 +136,17 @@ impl Screen {
             let lines: Vec<String> = lines.collect();
             format!("\x1b[H{}\x1b[K\r\n\x1b[J", lines.join("\x1b[K\r\n"))
         } else {
-            // What is read later needs no picture.
-            let told = |what: &str, text: &Option<String>| {
+            // A log needs lines, not a redrawn screen.
+            let line = |what: &str, text: &Option<String>| {
                 let text = text.as_ref().map(|text| format!("  {what}: {}\n", harmless(text)));
                 text.unwrap_or_default()
             };
-            let error = told("failed", &self.view.failed) + &told("error", &self.view.error);
+            let error = line("failed", &self.view.failed) + &line("error", &self.view.error);
             let bar = self.view.progress.as_ref().map(|p| format!("  {}\n", bar(p)));
             let stage = harmless(&self.view.stage);
             format!("{stage}\n{}{error}", bar.unwrap_or_default())
         };
-        // Nobody looks, and the work goes on.
+        // A console that cannot be written must not stop the work.
         let mut out = io::stdout().lock();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_person_sees_who_what_how_far_and_what_is_wrong() {
+    fn screen_shows_node_step_progress_and_error() {
         let view = View {
             node: "n1".to_owned(),
             server: "https://10.0.2.2:8443".to_owned(),
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_total_there_is_no_bar_and_more_than_all_is_all() {
+    fn progress_bar_needs_a_total_and_ends_at_it() {
         let some = Progress { done: 1 << 20, total: None, rate: 0 };
         assert_eq!(bar(&some), "1 MiB  0 MiB/s");
         let more = Progress { done: 9, total: Some(3), rate: 0 };
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_moves_no_cursor() {
+    fn control_characters_are_removed() {
         assert_eq!(harmless("a\x1b[2Jb\n"), "a [2Jb ");
     }
 }

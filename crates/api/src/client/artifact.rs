@@ -4,7 +4,7 @@ use hoist_model::Digest;
 use reqwest::{Body, Method};
 
 use super::{Client, ClientError, TypedLines};
-use crate::artifact::{ArtifactObject, Blob, Collected, Verified};
+use crate::artifact::{ArtifactObject, ArtifactVerification, Blob, CollectionResult};
 use crate::inventory::Listing;
 
 const ARTIFACTS: [&str; 3] = ["boot", "v2", "artifacts"];
@@ -19,8 +19,9 @@ impl Client {
         self.get(&["boot", "v2", "blobs", &sha256.to_string()]).ordinary().value().await
     }
 
-    /// Sends content from `offset` on. The last bytes are answered when all of it was checked; with
-    /// content that is there already, it is kept for whoever is about to name it.
+    /// Sends content from `offset` on. The answer to the last bytes comes after all of it was
+    /// verified. Content that exists already is kept long enough for the caller to name it in an
+    /// artifact.
     pub async fn upload(
         &self,
         sha256: Digest,
@@ -37,15 +38,15 @@ impl Client {
     }
 
     /// Reads everything that is kept and compares it with its digest.
-    pub async fn verify_artifacts(&self) -> Result<TypedLines<Verified>, ClientError> {
+    pub async fn verify_artifacts(&self) -> Result<TypedLines<ArtifactVerification>, ClientError> {
         let path: Vec<_> = ARTIFACTS.into_iter().chain(["verify"]).collect();
         let lines = self.call(Method::POST, &path).accept_lines().stream().await?;
         Ok(TypedLines::new(lines))
     }
 
-    /// Removes content that no artifact names; with `unused`, also artifacts that nothing names;
-    /// with `unfinished`, also uploads that were broken off a moment ago; with `previous`, also what
-    /// nodes need to go back to what they had before.
+    /// Removes content that no artifact names; with `unused`, also artifacts that are not
+    /// referenced; with `unfinished`, also recently interrupted uploads; with `previous`, also
+    /// content that nodes need to return to their previous installation.
     #[expect(clippy::fn_params_excessive_bools, reason = "each is a flag of its own")]
     pub async fn collect_artifacts(
         &self,
@@ -53,7 +54,7 @@ impl Client {
         unused: bool,
         unfinished: bool,
         previous: bool,
-    ) -> Result<Collected, ClientError> {
+    ) -> Result<CollectionResult, ClientError> {
         let path: Vec<_> = ARTIFACTS.into_iter().chain(["gc"]).collect();
         let mut call = self.call(Method::POST, &path);
         call.write = !dry_run;

@@ -33,7 +33,7 @@ impl Client {
         call.lines(documents.into()).value().await
     }
 
-    /// What the node would be answered, now or at an earlier revision of the site.
+    /// The boot script of a node, now or at an earlier revision of the site.
     pub async fn boot_script(&self, node: &str, at: Option<u64>) -> Result<String, ClientError> {
         let at = at.map(|revision| revision.to_string());
         let call = self.get(&path(&["script", node])).query("at", at.as_deref()).ordinary();
@@ -65,7 +65,8 @@ impl Client {
         &self,
         selector: Option<&str>,
     ) -> Result<Vec<NodeBootState>, ClientError> {
-        let (mut items, mut after) = (Vec::new(), None::<NodeId>);
+        let mut items = Vec::new();
+        let mut after = None::<NodeId>;
         loop {
             let call = self.get(&path(&["states"])).query("selector", selector);
             let call = call.query("after", after.map(|id| id.to_string()).as_deref());
@@ -104,8 +105,9 @@ impl Client {
         self.get(&path(&["discovered"])).ordinary().value().await
     }
 
-    pub async fn forget_discovered(&self, mac: Mac) -> Result<(), ClientError> {
-        self.call(Method::DELETE, &path(&["discovered", &mac.to_string()])).ordinary().done().await
+    /// By its MAC, or by its address if it asked for metadata only.
+    pub async fn forget_discovered(&self, machine: &str) -> Result<(), ClientError> {
+        self.call(Method::DELETE, &path(&["discovered", machine])).ordinary().done().await
     }
 
     pub async fn adopt(

@@ -1,12 +1,12 @@
-//! What a booting machine asks.
+//! Requests of booting machines.
 
 use bytes::Bytes;
 
 use super::{Client, ClientError, whole};
 
 impl Client {
-    /// The script for who is asking (`mac`, `name` or `nid`), or, unless `recorded`, what it would
-    /// be made of: of that nothing is kept.
+    /// The boot script of a machine (`mac`, `name` or `nid`), or, unless `recorded`, the inputs of
+    /// that script; such a request leaves no trace in the boot history.
     pub async fn bootscript(
         &self,
         (key, value): (&str, &str),

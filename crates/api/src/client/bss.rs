@@ -14,6 +14,12 @@ impl Client {
         Ok(call.value::<Option<Vec<Value>>>().await?.unwrap_or_default())
     }
 
+    /// The elements of one key: an xname, a MAC, `nid<number>` or a tag.
+    pub async fn bss_parameters_of(&self, key: &str) -> Result<Vec<Value>, ClientError> {
+        let call = self.get(&["boot", "v1", "bootparameters"]).ordinary();
+        call.query("name", Some(key)).value().await
+    }
+
     pub async fn import_parameters(
         &self,
         parameters: Vec<Value>,

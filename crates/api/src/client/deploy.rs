@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Client, ClientError, whole};
 use crate::deploy::{
-    Explanation, InstanceList, Order, Ordered, PlanAnswer, PlanRequest, RunDetail, RunEvents,
+    Explanation, InstanceList, Order, OrderResult, PlanAnswer, PlanRequest, RunDetail, RunEvents,
     RunList, RunSummary,
 };
 
@@ -35,7 +35,7 @@ impl Client {
         call.json(request).value().await
     }
 
-    /// What a run would do, and what that would change on its nodes.
+    /// The plan of a run and its predicted changes on the nodes.
     pub async fn try_start_run(&self, request: &PlanRequest) -> Result<PlanAnswer, ClientError> {
         let mut call = self.call(Method::POST, &RUNS);
         call.write = false;
@@ -46,7 +46,7 @@ impl Client {
         self.call(Method::POST, &RUNS).json(request).value().await
     }
 
-    /// A run of a changed plan, without what this one has done.
+    /// Starts a run of a changed plan without the finished steps of this one.
     pub async fn continue_run(
         &self,
         run: &str,
@@ -55,7 +55,7 @@ impl Client {
         self.call(Method::POST, &below(run, &["continue"])).json(request).value().await
     }
 
-    /// What that would do.
+    /// The plan that [`Self::continue_run`] would run.
     pub async fn try_continue_run(
         &self,
         run: &str,
@@ -90,7 +90,7 @@ impl Client {
             .await
     }
 
-    /// What an attempt printed.
+    /// The output of an attempt.
     pub async fn run_output(
         &self,
         run: &str,
@@ -114,7 +114,7 @@ impl Client {
         self.get(&below(run, &["explain", instance])).ordinary().value().await
     }
 
-    /// What happened after `after`; waits up to `wait` (`20s`) for the first of it.
+    /// The events after `after`; waits up to `wait` (`20s`) for the first one.
     pub async fn run_events(
         &self,
         run: &str,
@@ -125,7 +125,7 @@ impl Client {
         call.query("after", Some(&after.to_string())).query("wait", Some(wait)).value().await
     }
 
-    /// What the agent of a node says, and what it is told.
+    /// One exchange with a node's agent: its messages and the answer.
     pub async fn work<T: DeserializeOwned>(
         &self,
         node: &str,
@@ -142,7 +142,7 @@ impl Client {
         word: &str,
         order: &Order,
         dry_run: bool,
-    ) -> Result<Ordered, ClientError> {
+    ) -> Result<OrderResult, ClientError> {
         let mut call = self.call(Method::POST, &below(run, &[word]));
         call.write = !dry_run;
         call.flag("dry_run", dry_run).json(order).value().await

@@ -1,42 +1,42 @@
-//! Why a call did not give what was asked for.
+//! Errors of client calls.
 
 use reqwest::Url;
 
 use crate::problem::{Code, Problem};
 
-/// Why a call failed. `write` says whether it was to change something.
+/// Errors of a call. `write` says whether the call was a write.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    #[error("`{url}` is not the address of a server; it begins with `http://` or `https://`")]
+    #[error("`{url}` is not a server address; it must begin with `http://` or `https://`")]
     Address { url: Url },
-    #[error("the client cannot be set up")]
+    #[error("cannot set up the HTTP client")]
     Setup(#[source] reqwest::Error),
-    #[error("the certificates to trust cannot be read")]
+    #[error("cannot read the trusted certificates")]
     Pem(#[source] rustls_pki_types::pem::Error),
-    #[error("the certificates to trust cannot be used")]
+    #[error("cannot use the trusted certificates")]
     Authority(#[source] rustls::Error),
-    #[error("there is no certificate in the file of those to trust")]
+    #[error("the file of trusted certificates contains none")]
     NoAuthority,
     /// Nothing was sent.
     #[error("cannot connect to the server at {url}")]
     Connect { url: Url, source: reqwest::Error },
-    /// It was sent, at least in part, and there is no whole answer.
-    #[error("the connection to the server broke before it answered")]
+    /// The request was sent, at least in part, and the answer is incomplete.
+    #[error("the connection to the server was lost before it answered")]
     Lost { write: bool, source: reqwest::Error },
     #[error("{problem}")]
     Problem { write: bool, problem: Box<Problem> },
-    /// Something between us and hoist, or something that is not hoist.
-    #[error("{url} answered {status}, and not as hoist does")]
+    /// The answer of a proxy, or of a server that is not hoist.
+    #[error("{url} answered {status}, but not in the format of hoist")]
     Foreign { write: bool, status: u16, url: Url },
-    #[error("the server's answer cannot be understood")]
+    #[error("cannot parse the server's answer")]
     Answer { write: bool, source: serde_json::Error },
     #[error("the server's answer is longer than {limit} bytes")]
     TooLong { limit: usize },
 }
 
 impl ClientError {
-    /// The server's own word for it.
+    /// The problem code of the server.
     pub fn code(&self) -> Option<&Code> {
         match self {
             Self::Problem { problem, .. } => Some(&problem.code),
@@ -44,7 +44,7 @@ impl ClientError {
         }
     }
 
-    /// Whether something may have been changed although the call failed.
+    /// Whether the call may have changed something although it failed.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::Lost { write, .. } | Self::Answer { write, .. } => *write,

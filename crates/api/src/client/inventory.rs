@@ -7,7 +7,7 @@ use hoist_model::NodeId;
 
 use super::{Client, ClientError, Lines, TypedLines};
 use crate::inventory::{
-    Applied, DeleteRequest, Group, ImportReport, ImportRequest, Listing, MaintainRequest,
+    ApplyResult, DeleteRequest, Group, ImportReport, ImportRequest, Listing, MaintainRequest,
     NetworkObject, Node, NodeList, PartitionObject, ProtectRequest, ReleaseRequest, RenewRequest,
     Status, SwapRequest, WatchLine,
 };
@@ -23,13 +23,13 @@ pub struct NodeQuery {
     /// Only these fields of each node, separated by commas.
     pub fields: Option<String>,
     pub limit: Option<usize>,
-    /// With what was last seen of each node.
+    /// Include the last observed state of each node.
     pub state: bool,
     /// Where the page before this one ended.
     pub next: Option<String>,
 }
 
-/// What a node can be found by, apart from its id.
+/// Keys of a node besides its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeKey {
     Name,
@@ -48,7 +48,7 @@ pub struct ApplyQuery {
     pub affects: Option<usize>,
     /// The set these documents are, by name.
     pub set: Option<String>,
-    /// Remove what the set held before and does not hold any more.
+    /// Remove resources that the set contained before and no longer contains.
     pub prune: bool,
     /// `incarnation.revision`: only if the site is still there.
     pub at: Option<String>,
@@ -98,9 +98,12 @@ impl Client {
             .await
     }
 
-    /// All nodes of a selector with their state, page by page from one snapshot, and the site
-    /// revision it shows.
-    pub async fn all_nodes(&self, selector: Option<&str>) -> Result<(u64, Vec<Node>), ClientError> {
+    /// All nodes of a selector with their state, page by page from one snapshot, and where
+    /// [`Self::watch_nodes`] goes on after it.
+    pub async fn all_nodes(
+        &self,
+        selector: Option<&str>,
+    ) -> Result<(String, Vec<Node>), ClientError> {
         let selector = selector.map(str::to_owned);
         let mut query =
             NodeQuery { selector, limit: Some(PAGE), state: true, ..NodeQuery::default() };
@@ -110,21 +113,21 @@ impl Client {
             nodes.extend(page.items);
             query.next = page.next;
             if query.next.is_none() {
-                return Ok((page.revision, nodes));
+                return Ok((page.since, nodes));
             }
         }
     }
 
-    /// What happens to the nodes of a selector after a revision.
+    /// Changes of the nodes of a selector after a listing or a bookmark: `since` of that.
     pub async fn watch_nodes(
         &self,
         selector: Option<&str>,
-        since: u64,
+        since: &str,
     ) -> Result<TypedLines<WatchLine>, ClientError> {
         let lines = self
             .get(&path(&["nodes"]))
             .flag("watch", true)
-            .query("since", Some(&since.to_string()))
+            .query("since", Some(since))
             .query("selector", selector)
             .accept_lines()
             .stream()
@@ -196,7 +199,7 @@ impl Client {
         self.get(&path(&[T::PATH])).ordinary().value().await
     }
 
-    /// `name` is what follows in the path: one part, or partition and name for a group.
+    /// `name` is the rest of the path: one part, or partition and name for a group.
     pub async fn find<T: Collection>(&self, name: &[&str]) -> Result<Option<T>, ClientError> {
         let mut parts = path(&[T::PATH]);
         parts.extend(name);
@@ -204,12 +207,12 @@ impl Client {
     }
 
     /// Applies documents, one JSON document per line, in one transaction. Gives also the version
-    /// (`incarnation.revision`) that the answer speaks of, where the server says it.
+    /// (`incarnation.revision`) of the answer, if the server states it.
     pub async fn apply(
         &self,
         query: &ApplyQuery,
         documents: impl Into<Body>,
-    ) -> Result<(Applied, Option<String>), ClientError> {
+    ) -> Result<(ApplyResult, Option<String>), ClientError> {
         let mut call = self.call(Method::POST, &path(&["apply"]));
         // A dry run changes nothing, so losing its answer leaves nothing in doubt.
         call.write = !query.dry_run;
@@ -228,7 +231,7 @@ impl Client {
         targets: Vec<String>,
         dry_run: bool,
         affects: Option<usize>,
-    ) -> Result<Applied, ClientError> {
+    ) -> Result<ApplyResult, ClientError> {
         let mut call = self.call(Method::POST, &path(&["delete"]));
         call.write = !dry_run;
         call.flag("dry_run", dry_run)
@@ -244,7 +247,7 @@ impl Client {
         nodes: &RenewRequest,
         dry_run: bool,
         affects: Option<usize>,
-    ) -> Result<Applied, ClientError> {
+    ) -> Result<ApplyResult, ClientError> {
         let mut call = self.call(Method::POST, &path(&["renew"]));
         call.write = !dry_run;
         call.flag("dry_run", dry_run)

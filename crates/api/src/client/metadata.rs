@@ -1,8 +1,8 @@
 //! Calls of `/meta/v1`.
 
-use super::{Client, ClientError};
+use super::{Client, ClientError, whole};
 use crate::inventory::Listing;
-use crate::metadata::{MetadataLayerObject, Rendering};
+use crate::metadata::{MetadataLayerObject, NodeSeed, RenderedMetadata};
 
 const ROOT: [&str; 2] = ["meta", "v1"];
 
@@ -18,15 +18,26 @@ impl Client {
         self.get(&path(&["layers", name])).ordinary().optional().await
     }
 
-    /// What a node would be told: one document, or all of them.
+    /// The rendered metadata of a node: one document, or all of them.
     pub async fn render_metadata(
         &self,
         node: &str,
         document: Option<&str>,
         trace: bool,
-    ) -> Result<Rendering, ClientError> {
+    ) -> Result<RenderedMetadata, ClientError> {
         let call = self.get(&path(&["nodes", node, "render"])).query("doc", document);
         call.flag("trace", trace).ordinary().value().await
+    }
+
+    /// The kernel arguments that lead a node to its documents.
+    pub async fn node_seed(&self, node: &str) -> Result<NodeSeed, ClientError> {
+        self.get(&path(&["nodes", node, "seed"])).ordinary().value().await
+    }
+
+    /// The documents of a node as an ISO 9660 image.
+    pub async fn config_drive(&self, node: &str) -> Result<Vec<u8>, ClientError> {
+        let call = self.get(&path(&["nodes", node, "config-drive"])).ordinary();
+        Ok(whole(call.send().await?, false).await?.to_vec())
     }
 }
 

@@ -5,23 +5,23 @@ use reqwest::Method;
 use super::{Client, ClientError};
 use crate::inventory::Listing;
 use crate::provision::{
-    Armed, Arming, NodeFacts, ProvisionProfileObject, Run, StartRequest, Started, SteerRequest,
-    Steered,
+    Enrollment, EnrollmentToken, NodeFacts, ProvisionProfileObject, Run, StartRequest, StartResult,
+    SteerRequest, SteerResult,
 };
 
 impl Client {
-    /// Lets a node's agent take its secrets, once; what it was armed with before is good for nothing.
-    pub async fn arm(&self, node: &str) -> Result<Armed, ClientError> {
-        self.call(Method::POST, &path(&["nodes", node, "arming"])).ordinary().value().await
+    /// Lets a node's agent take its secrets once; an earlier token becomes invalid.
+    pub async fn enroll(&self, node: &str) -> Result<EnrollmentToken, ClientError> {
+        self.call(Method::POST, &path(&["nodes", node, "enrollment"])).ordinary().value().await
     }
 
-    pub async fn disarm(&self, node: &str) -> Result<(), ClientError> {
-        let path = path(&["nodes", node, "arming"]);
+    pub async fn unenroll(&self, node: &str) -> Result<(), ClientError> {
+        let path = path(&["nodes", node, "enrollment"]);
         self.call(Method::DELETE, &path).ordinary().done().await
     }
 
-    pub async fn armings(&self) -> Result<Listing<Arming>, ClientError> {
-        self.get(&path(&["armings"])).ordinary().value().await
+    pub async fn enrollments(&self) -> Result<Listing<Enrollment>, ClientError> {
+        self.get(&path(&["enrollments"])).ordinary().value().await
     }
 
     pub async fn provision_profiles(&self) -> Result<Listing<ProvisionProfileObject>, ClientError> {
@@ -35,8 +35,11 @@ impl Client {
         self.get(&path(&["profiles", name])).ordinary().optional().await
     }
 
-    /// Provisions the nodes of a selector, or says what would be done.
-    pub async fn start_provisioning(&self, request: &StartRequest) -> Result<Started, ClientError> {
+    /// Provisions the nodes of a selector, or returns the dry-run result.
+    pub async fn start_provisioning(
+        &self,
+        request: &StartRequest,
+    ) -> Result<StartResult, ClientError> {
         self.call(Method::POST, &path(&["runs"])).json(request).ordinary().value().await
     }
 
@@ -61,12 +64,12 @@ impl Client {
         run: &str,
         what: &str,
         request: &SteerRequest,
-    ) -> Result<Steered, ClientError> {
+    ) -> Result<SteerResult, ClientError> {
         let path = path(&["runs", run, what]);
         self.call(Method::POST, &path).json(request).ordinary().value().await
     }
 
-    /// What the agent of a node found there.
+    /// The facts that a node's agent reported.
     pub async fn facts(&self, node: &str) -> Result<NodeFacts, ClientError> {
         self.get(&path(&["nodes", node, "facts"])).ordinary().value().await
     }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::Code;
 
-/// Answers one request with these bytes, in these pieces, and gives back what was asked.
+/// Answers one request with these bytes, in these pieces, and returns the request.
 fn answer_once(pieces: &'static [&'static str]) -> (Client, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("http://{}/", listener.local_addr().unwrap());
@@ -72,7 +72,7 @@ async fn a_write_whose_answer_is_lost_has_an_unknown_outcome() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_told_from_a_broken_connection() {
+async fn refused_connection_differs_from_a_broken_one() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let base = format!("http://{unused}").parse().unwrap();
     let client = Client::new(base, Access::default()).unwrap();
@@ -118,7 +118,7 @@ async fn down_is_an_answer() {
 }
 
 #[test]
-fn what_is_not_an_authority_is_refused() {
+fn file_without_an_authority_is_refused() {
     let base: Url = "https://controller:27443".parse().unwrap();
     for pem in ["", "kettle", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         let access = Access { token: None, authorities: Some(pem.into()) };

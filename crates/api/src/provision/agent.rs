@@ -1,16 +1,17 @@
-//! What a node's agent and the controller say to each other while a machine is provisioned.
+//! Messages between a node's agent and the controller while a machine is provisioned.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use hoist_diagnostic::Diagnostic;
 use hoist_model::{Name, NodeId};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Largest body of an [`OrderRequest`]: the facts of a machine with hundreds of disks.
-pub const MAX_ORDER_REQUEST: usize = 1024 * 1024;
+/// Largest body of a [`ProvisioningJobRequest`]: the facts of a machine with hundreds of disks.
+pub const MAX_JOB_REQUEST: usize = 1024 * 1024;
 /// Largest body of an [`EventsRequest`].
 pub const MAX_EVENTS_REQUEST: usize = 256 * 1024;
 /// Most events in one request; an agent that has more sends them in several.
@@ -22,10 +23,10 @@ pub const MAX_BACKUP: usize = 4 * 1024 * 1024;
 /// Most bytes of all copies of one node that a controller keeps.
 pub const MAX_BACKUPS: usize = 8 * 1024 * 1024;
 
-/// `POST /provision/v1/agent/order`, over TLS: an agent has started and asks what it shall do.
+/// `POST /provision/v1/agent/job`, over TLS: an agent has started and asks for its job.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct OrderRequest {
+pub struct ProvisioningJobRequest {
     pub node: NodeId,
     /// The provision token.
     pub token: String,
@@ -34,16 +35,16 @@ pub struct OrderRequest {
     /// Its signature, in base64, over the lines `hoist provision`, the node's id and the token, each
     /// ended by a line feed.
     pub signature: String,
-    /// What the machine has, as `hoist-agent facts -o json` says it.
+    /// The facts of the machine, in the format of `hoist-agent facts -o json`.
     #[serde(default)]
     pub facts: Value,
 }
 
-/// What an agent shall do.
+/// The job of an agent.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
-pub struct Order {
+pub struct ProvisioningJob {
     pub run: String,
-    /// What the agent shows as a bearer token from here on; good for this node in this run.
+    /// The agent's bearer token from here on, valid for this node in this run.
     pub session: String,
     pub node: Name,
     pub id: NodeId,
@@ -53,14 +54,14 @@ pub struct Order {
     /// What `secret://NAME` in the document stands for, by name.
     #[serde(default)]
     pub secrets: BTreeMap<String, String>,
-    /// Nothing is provisioned: the disks of the document are put back as they were before the run.
-    /// Here is what the controller has of them.
+    /// Nothing is provisioned: the disks of the document are restored to their state before the
+    /// run, from these backups of the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<Vec<DiskBackup>>,
 }
 
-/// `POST /provision/v1/agent/runs/{run}/backup`, with the session as bearer token: what a disk held
-/// at its ends, sent before anything is written to it.
+/// `POST /provision/v1/agent/runs/{run}/backup`, with the session as bearer token: both ends of a
+/// disk, sent before anything is written to it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskBackup {
@@ -90,7 +91,7 @@ pub struct EventsRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// Counts from 1 within a session: what was sent before and is sent again is known by it.
+    /// Counts from 1 within a session; identifies events that are sent again.
     pub seq: u64,
     #[schemars(with = "String")]
     pub at: Timestamp,
@@ -102,7 +103,7 @@ pub struct Event {
     pub done: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
-    /// What `done` and `total` count: `bytes` unless said otherwise.
+    /// The unit of `done` and `total`; `bytes` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     /// Of that unit, in a second.
@@ -138,7 +139,7 @@ pub enum Go {
     Abort,
 }
 
-/// `POST /provision/v1/agent/runs/{run}/report`, with the session as bearer token: what came of it.
+/// `POST /provision/v1/agent/runs/{run}/report`, with the session as bearer token: the outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
@@ -153,8 +154,8 @@ pub struct Report {
     #[serde(default)]
     pub resumed: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub problems: Vec<Finding>,
-    /// What the actions left for those who come later.
+    pub problems: Vec<NodeDiagnostic>,
+    /// The receipts of the actions, for later runs.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipts: Value,
     /// Disks that were to be erased, and what became of each.
@@ -165,8 +166,8 @@ pub struct Report {
     pub root: Vec<RootDisk>,
 }
 
-/// A disk, by what it is known by wherever it is plugged in: its WWN, or its EUI, or its serial
-/// number and its model.
+/// A disk, identified independently of its connector: by its WWN, its EUI, or its serial number and
+/// model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RootDisk {
@@ -180,7 +181,7 @@ pub struct RootDisk {
     pub model: Option<String>,
 }
 
-/// What became of a disk that was to be erased, for whoever has to prove it when the disk is gone.
+/// The erasure of a disk, as evidence after the disk is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Erasure {
@@ -207,16 +208,16 @@ pub struct Erasure {
     pub started: Timestamp,
     #[schemars(with = "String")]
     pub ended: Timestamp,
-    /// Places that were read back, and bytes of each. They hold nothing, or, where the disk erased
-    /// itself, nothing of what they held before.
+    /// Number and size of the samples read back. They are empty or, on a disk that erased itself,
+    /// differ from their earlier content.
     #[serde(default)]
     pub samples: u64,
     #[serde(default)]
     pub sample: u64,
-    /// Of these places, those that held something before, where that was looked at.
+    /// Number of samples that held data before, if that was examined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,
-    /// What the disk itself says of it.
+    /// The disk's own statement about the erasure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub says: Option<String>,
 }
@@ -225,7 +226,7 @@ pub struct Erasure {
 #[serde(rename_all = "snake_case")]
 pub enum ErasureVerdict {
     Erased,
-    /// Whatever was done, what was on the disk may still be there.
+    /// The earlier content of the disk may still be there.
     NotErased,
 }
 
@@ -237,14 +238,13 @@ pub enum Outcome {
     Failed,
     /// A rule forbids it, or the document is wrong for this machine; nothing was written.
     Refused,
-    /// It was told to end.
+    /// Stopped by the controller.
     Aborted,
 }
 
-/// Something that is wrong, in words a person can act on.
+/// A problem of provisioning a node, with a message that a person can act on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Finding {
+pub struct NodeDiagnostic {
     pub code: String,
     /// Who has to do something about it: `input`, `facts`, `refused`, `transient`, `device`,
     /// `plugin` or `bug`.
@@ -253,31 +253,42 @@ pub struct Finding {
     pub action: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub step: String,
-    pub what: String,
-    /// In the document, or of the machine.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub place: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
+    /// Its place is in the document, or on the machine.
+    #[serde(flatten)]
+    pub diagnostic: Diagnostic,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
+}
+
+impl NodeDiagnostic {
+    /// A problem that belongs to no action or step.
+    pub fn new(code: &str, class: &str, diagnostic: Diagnostic) -> Self {
+        Self {
+            code: code.to_owned(),
+            class: class.to_owned(),
+            action: String::new(),
+            step: String::new(),
+            diagnostic,
+            evidence: Vec::new(),
+        }
+    }
 }
 
 /// The answer to a report, once it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReportAnswer {
-    pub then: Then,
+    pub then: NextAction,
 }
 
-/// What the machine does next.
+/// The machine's next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Then {
+pub enum NextAction {
     Reboot,
     PowerOff,
     /// It waits for people, with its screen as it is.
     Stay,
-    /// It asks for an order again, after a while.
+    /// It asks for a job again, after a while.
     Retry,
     Kexec,
 }
@@ -289,16 +300,19 @@ impl fmt::Debug for DiskBackup {
     }
 }
 
-impl fmt::Debug for OrderRequest {
+impl fmt::Debug for ProvisioningJobRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OrderRequest").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("ProvisioningJobRequest").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Order {
+impl fmt::Debug for ProvisioningJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { run, node, .. } = self;
-        f.debug_struct("Order").field("run", run).field("node", node).finish_non_exhaustive()
+        f.debug_struct("ProvisioningJob")
+            .field("run", run)
+            .field("node", node)
+            .finish_non_exhaustive()
     }
 }
 
@@ -311,14 +325,14 @@ mod tests {
     #[test]
     fn neither_tokens_nor_documents_nor_secrets_are_printed() {
         let id = NodeId::from_bits(1);
-        let request = OrderRequest {
+        let request = ProvisioningJobRequest {
             node: id,
             token: "hunter2".to_owned(),
             key: String::new(),
             signature: "hunter2".to_owned(),
             facts: json!("hunter2"),
         };
-        let order = Order {
+        let job = ProvisioningJob {
             run: "r1".to_owned(),
             session: "hunter2".to_owned(),
             node: "n1".parse().unwrap(),
@@ -334,13 +348,13 @@ mod tests {
                 packed: "hunter2".to_owned(),
             }]),
         };
-        let printed = format!("{request:?} {order:?}");
+        let printed = format!("{request:?} {job:?}");
         assert!(printed.contains("n1") && printed.contains("r1"), "{printed}");
         assert!(!printed.contains("hunter2"), "{printed}");
     }
 
     #[test]
-    fn what_an_agent_sends_is_read_with_what_it_leaves_out() {
+    fn agent_message_is_read_with_omitted_fields() {
         let events: EventsRequest = serde_json::from_value(json!({"events": [{
             "seq": 1, "at": "2026-01-02T03:04:05Z", "action": "images", "phase": "progress",
             "done": 1024, "total": 4096, "unit": "bytes", "rate": 512,
@@ -348,7 +362,7 @@ mod tests {
         .unwrap();
         assert_eq!((events.events[0].phase, events.events[0].done), (Phase::Progress, Some(1024)));
         let report: Report = serde_json::from_value(json!({"outcome": "refused", "problems": [{
-            "code": "foreign-data", "class": "refused", "what": "an ext file system is there",
+            "code": "foreign-data", "class": "refused", "message": "an ext file system is there",
         }]}))
         .unwrap();
         assert_eq!(report.outcome, Outcome::Refused);
@@ -360,7 +374,8 @@ mod tests {
 
     #[test]
     fn answers_are_words() {
-        let told = json!([EventsAnswer { go: Go::Abort }, ReportAnswer { then: Then::PowerOff }]);
+        let told =
+            json!([EventsAnswer { go: Go::Abort }, ReportAnswer { then: NextAction::PowerOff }]);
         assert_eq!(told, json!([{"go": "abort"}, {"then": "power_off"}]));
     }
 }

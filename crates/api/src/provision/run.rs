@@ -1,4 +1,4 @@
-//! Runs of provisioning: what was started, and how far each node is.
+//! Provisioning runs: their start, and the progress of each node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Erasure, Finding, RootDisk, ShownKey};
+use super::{Erasure, NodeDiagnostic, RootDisk, ShownKey};
 
 /// A provision profile. It is written as a document, with `POST /inventory/v1/apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -40,7 +40,7 @@ pub struct StartRequest {
     pub profile: Option<Name>,
     #[serde(default)]
     pub how: How,
-    /// With what each node had before what it has now, or was to have; installed nodes are meant.
+    /// Install the previous installation of each node again; implies installed nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub previous: bool,
     /// Also nodes that are installed; their disks are written over.
@@ -60,10 +60,10 @@ pub struct How {
     /// Only these actions; all that have a section if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub only: Vec<String>,
-    /// What of others may be destroyed on the disks, besides what the profile says; `any` for all.
+    /// Kinds of foreign content that may be destroyed besides those of the profile; `any` for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wipe: Vec<String>,
-    /// So many nodes at the same time; all if it is not said.
+    /// Number of nodes at the same time; all by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_once: Option<usize>,
     /// So many nodes may be neither as before nor done; those that failed count.
@@ -75,8 +75,8 @@ pub struct How {
     /// The root may come to another disk than the last time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_root_change: bool,
-    /// Nodes without an address of their own get their secrets all the same: whoever shows the token
-    /// of such a node first is taken for it.
+    /// Give secrets to nodes without an address of their own: the first client with such a node's
+    /// token is taken for the node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub secrets_without_address: bool,
     /// The disks are erased, and the node boots nothing afterwards.
@@ -84,14 +84,14 @@ pub struct How {
     pub retire: bool,
 }
 
-/// What was started, or would be.
+/// Result of starting a run, or of its dry run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Started {
+pub struct StartResult {
     /// None after a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     pub dry_run: bool,
-    pub nodes: Vec<Chosen>,
+    pub nodes: Vec<SelectedNode>,
     /// Nodes of the selector that are not provisioned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutNode>,
@@ -101,7 +101,7 @@ pub struct Started {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Chosen {
+pub struct SelectedNode {
     pub node: Name,
     pub profile: Name,
 }
@@ -135,7 +135,7 @@ pub struct Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// Something is under way, or about to be.
+    /// A node is being provisioned, or will be soon.
     Running,
     /// Nodes wait, and so many have failed that no more are begun; `retry` lets it go on.
     Stopped,
@@ -149,12 +149,12 @@ pub enum RunState {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     pub waiting: usize,
-    /// Armed, booting, working or starting.
+    /// Pending, booting, working or starting.
     pub active: usize,
     pub done: usize,
     pub failed: usize,
     pub aborted: usize,
-    /// Of those that were aborted: what was begun on their disks is not finished.
+    /// Number of aborted nodes whose disks are only partly written.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unfinished: usize,
     /// Their disks are as before.
@@ -182,8 +182,8 @@ pub struct RunNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub problems: Vec<Finding>,
-    /// For people: what they should know or do.
+    pub problems: Vec<NodeDiagnostic>,
+    /// A note for operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The hash of the plan that was carried out.
@@ -193,13 +193,13 @@ pub struct RunNode {
     pub changed: bool,
     #[serde(default)]
     pub resumed: bool,
-    /// Its disks are being put back as they were before, or were to be.
+    /// The disks of the node are being restored, or were to be.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undo: bool,
-    /// What it had when the run was started.
+    /// The node's installation at the start of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous: Option<Installed>,
-    /// What the actions left.
+    pub previous: Option<Installation>,
+    /// The receipts of the actions.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipts: Value,
     /// Disks that were to be erased, and what became of each.
@@ -207,7 +207,7 @@ pub struct RunNode {
     pub erased: Vec<Erasure>,
     /// The key that has the node's token, while its agent is waited for or works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub enrolled: Option<ShownKey>,
+    pub claimed: Option<ShownKey>,
     /// Other keys that came with the token: none is let in until `retry` names it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<ShownKey>,
@@ -216,9 +216,9 @@ pub struct RunNode {
     pub elsewhere: Vec<IpAddr>,
 }
 
-/// What a run that ended well made of a node.
+/// The installation of a node by a successful run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Installed {
+pub struct Installation {
     pub run: String,
     pub profile: Name,
     /// The digest of the profile as it was, with its artifacts: the same made the same.
@@ -239,12 +239,12 @@ pub enum NodeRunState {
     /// Its turn has not come.
     Waiting,
     /// The next time it boots, it boots the agent.
-    Armed,
+    Pending,
     /// The agent was sent to it.
     Booting,
     /// The agent works.
     Working,
-    /// It is installed; its system has not said yet that it is up.
+    /// Installed; the new system has not reported yet.
     Starting,
     Done,
     Failed,
@@ -257,7 +257,7 @@ impl NodeRunState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
-            Self::Armed => "armed",
+            Self::Pending => "pending",
             Self::Booting => "booting",
             Self::Working => "working",
             Self::Starting => "starting",
@@ -268,9 +268,9 @@ impl NodeRunState {
         }
     }
 
-    /// Whether something is under way on it.
+    /// Whether the node is being provisioned now.
     pub fn is_active(self) -> bool {
-        matches!(self, Self::Armed | Self::Booting | Self::Working | Self::Starting)
+        matches!(self, Self::Pending | Self::Booting | Self::Working | Self::Starting)
     }
 
     /// Whether nothing more happens by itself.
@@ -324,7 +324,7 @@ pub struct Progress {
     pub at: Timestamp,
 }
 
-/// `POST /provision/v1/runs/{run}/retry`, `…/abort`, `…/undo`: what is to happen to nodes of a run.
+/// `POST /provision/v1/runs/{run}/retry`, `…/abort`, `…/undo`: a command for nodes of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SteerRequest {
@@ -337,7 +337,7 @@ pub struct SteerRequest {
     /// `none` lets no key go on, and the machine has to be started from the network again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
-    /// Of an `undo`: what is on the disks stays, only what the nodes boot is taken back.
+    /// `undo`: leave the disks as they are and restore only the boot state of the nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub boot_only: bool,
     /// Of an `undo`: how many nodes the caller expects.
@@ -347,12 +347,12 @@ pub struct SteerRequest {
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Steered {
+pub struct SteerResult {
     pub run: String,
     pub dry_run: bool,
     /// Nodes that it concerns.
     pub nodes: Vec<Name>,
-    /// What people should know of it.
+    /// Notes for operators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Whether the number of nodes has to be named.
@@ -360,7 +360,7 @@ pub struct Steered {
     pub needs_affects: bool,
 }
 
-/// `GET /provision/v1/nodes/{node}/facts`: what a node's agent found.
+/// `GET /provision/v1/nodes/{node}/facts`: the facts that a node's agent reported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeFacts {
     pub node: Name,

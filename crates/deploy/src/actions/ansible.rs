@@ -2,9 +2,8 @@
 
 use std::ffi::OsString;
 
-use hoist_engine::action::{
-    Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Verdict,
-};
+use hoist_diagnostic::Diagnostic;
+use hoist_engine::action::{Action, ApplyOutcome, Ctx, Description, Failure, Prediction, Verdict};
 use hoist_engine::plan::Step;
 use hoist_engine::record::FailureKind;
 use serde_json::Value;
@@ -41,11 +40,11 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
     })
 }
 
-/// What was changed and what was not done, as far as it was said.
+/// Changed, skipped and failed tasks, as far as the output of Ansible reports them.
 #[derive(Default)]
-struct Found {
+struct PlaybookSummary {
     is_recap: bool,
-    /// The one that is under way.
+    /// The running task.
     task: String,
     changed: u64,
     skipped: u64,
@@ -70,7 +69,7 @@ fn number(text: &str, word: &str) -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-impl Found {
+impl PlaybookSummary {
     fn hear(&mut self, line: &str) {
         self.is_recap |= line.starts_with("PLAY RECAP");
         if self.is_recap {
@@ -100,11 +99,11 @@ impl Action for Ansible {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let input = read(&step.call.input).map_err(invalid)?;
         let check = input.check;
         let found = self.run(input, ctx)?;
-        Ok(Done { changed: found.changed > 0 && !check, receipt: Value::Null })
+        Ok(ApplyOutcome { changed: found.changed > 0 && !check, receipt: Value::Null })
     }
 
     /// Many modules do nothing when they shall only look, and say that they were skipped.
@@ -130,13 +129,13 @@ impl Action for Ansible {
 }
 
 impl Ansible {
-    fn run(&self, input: Input, ctx: &mut Ctx<'_>) -> Result<Found, Failure> {
+    fn run(&self, input: Input, ctx: &mut Ctx<'_>) -> Result<PlaybookSummary, Failure> {
         let Input { playbook, extra, check } = input;
         let mut argv = vec![self.program.clone()];
         argv.extend(words(["-i", "localhost,", "-c", "local"]));
         let private = Private::new(None, ctx)?;
         if let Some(extra) = extra {
-            // Everybody can read the arguments of a program.
+            // A file, because every user of the machine can read the arguments of a program.
             let path = private.write("extra.json", &extra.to_string())?;
             argv.extend(["-e".into(), OsString::from(format!("@{}", path.display()))]);
         }
@@ -151,7 +150,7 @@ impl Ansible {
         ];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let options = Options { env, ..Options::default() };
-        let mut found = Found::default();
+        let mut found = PlaybookSummary::default();
         let ran = program::run_watched(&argv, &options, ctx, |line| {
             found.hear(&String::from_utf8_lossy(line));
         })?;

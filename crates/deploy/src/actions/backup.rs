@@ -1,8 +1,9 @@
-//! What was there before a step changed it, kept beside it until nobody needs it.
+//! Backups of paths that a step changes. They stay on the machine until they expire.
 //!
-//! A directory for each attempt holds a list with a line for every path, written before the path is
-//! touched, and the files that were replaced; and what an attempt that came to its end left at each
-//! of them. Contents stay on the machine: a receipt has the directory, and a sum of what was left.
+//! Each attempt has a directory. It holds a list with one line for every path, written before the
+//! path is changed; copies of the replaced files; and, after an attempt that finished, the state in
+//! which it left each path. Contents stay on the machine: a receipt holds the directory and a
+//! checksum of that state.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -11,8 +12,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
-use hoist_engine::action::{Ctx, Failure, Undone};
-use hoist_engine::plan::Made;
+use hoist_engine::action::{Ctx, Failure, UndoOutcome};
+use hoist_engine::plan::AppliedAttempt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -21,9 +22,9 @@ use super::blocks::{Blocks, Until};
 use super::{exit, io_error, place};
 
 const LIST: &str = "list";
-/// What an attempt that came to its end left at each path.
+/// The state in which a finished attempt left each path.
 const LEFT: &str = "left";
-/// That an attempt was taken back.
+/// Marks an attempt that was undone.
 const UNDONE: &str = "undone";
 
 pub(super) struct Backup<'a> {
@@ -35,14 +36,14 @@ pub(super) struct Backup<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct BackupEntry {
     path: PathBuf,
-    was: Was,
+    was: OriginalState,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Was {
+enum OriginalState {
     Nothing,
     Directory(Access),
     Link(PathBuf),
@@ -59,14 +60,15 @@ struct Access {
 impl<'a> Backup<'a> {
     /// With an empty list, which says of an attempt that ends badly that it has changed nothing yet.
     pub(super) fn new(ctx: &Ctx<'a>) -> Self {
-        let (dir, until) = (place::own("backup", ctx), Until::of(ctx));
+        let dir = place::own("backup", ctx);
+        let until = Until::of(ctx);
         let mut backup = Self { dir, until, lines: Vec::new(), list: None };
         // Only who changes something has to have one.
         let _ = backup.make();
         backup
     }
 
-    /// Keeps what is at a path, before it becomes something else.
+    /// Backs up a path. The caller must call this before it changes the path.
     pub(super) fn keep(&mut self, path: &Path) -> io::Result<()> {
         if let Some(copy) = self.note(path)? {
             copy.sync_data()?;
@@ -98,36 +100,36 @@ impl<'a> Backup<'a> {
     /// Those from this number on were not changed, and what becomes of them now is not ours.
     pub(super) fn forget_from(&mut self, number: usize) {
         if let Some((list, end)) = self.list.as_mut().zip(self.lines.get(number)) {
-            // They would be put back as they were.
+            // An undo would otherwise restore these paths.
             let _ = list.set_len(*end).and_then(|()| list.seek(io::SeekFrom::End(0)));
             self.lines.truncate(number);
         }
     }
 
-    /// Writes down what is at a path. That is not durable yet, and neither is the copy.
+    /// Adds a path to the list. Neither the line nor the copy is durable on return.
     fn note(&mut self, path: &Path) -> io::Result<Option<fs_err::File>> {
         self.make()?;
         let mut copied = None;
         let was = match path.symlink_metadata() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Was::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => OriginalState::Nothing,
             Err(error) => return Err(error),
-            Ok(meta) if meta.is_dir() => Was::Directory(Access::of(&meta)),
-            Ok(meta) if meta.is_symlink() => Was::Link(fs_err::read_link(path)?),
+            Ok(meta) if meta.is_dir() => OriginalState::Directory(Access::of(&meta)),
+            Ok(meta) if meta.is_symlink() => OriginalState::Link(fs_err::read_link(path)?),
             Ok(meta) if meta.is_file() => {
                 let copy = self.dir.join(self.lines.len().to_string());
                 let mut to = private(&copy)?;
                 to.set_len(0)?;
                 io::copy(&mut Blocks::open(path, self.until)?, &mut to)?;
                 copied = Some(to);
-                Was::File { copy, access: Access::of(&meta) }
+                OriginalState::File { copy, access: Access::of(&meta) }
             }
             Ok(_) => {
                 let odd = format!("`{}` is no file, directory or link", path.display());
                 return Err(io::Error::other(odd));
             }
         };
-        let mut line =
-            serde_json::to_vec(&Kept { path: path.to_owned(), was }).map_err(io::Error::other)?;
+        let mut line = serde_json::to_vec(&BackupEntry { path: path.to_owned(), was })
+            .map_err(io::Error::other)?;
         line.push(b'\n');
         let list = self.list.as_mut().expect("just made");
         let begins = list.stream_position()?;
@@ -147,12 +149,12 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// The number of what was kept last.
+    /// The number of the latest backup.
     pub(super) fn last(&self) -> usize {
         self.lines.len().saturating_sub(1)
     }
 
-    /// Where what was kept under a number becomes what it shall be, before it takes its place.
+    /// The temporary path next to `path` where its new content is built before the rename.
     pub(super) fn beside(&self, path: &Path, number: usize) -> io::Result<PathBuf> {
         beside(path, &self.dir, number)
     }
@@ -182,8 +184,8 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// What takes it back, if anything was changed. With it goes a sum of what is left, by which it
-    /// is seen whether somebody changed it since.
+    /// The receipt for an undo, or null if nothing was changed. It has a checksum of the final
+    /// state, which reveals later changes by others.
     pub(super) fn receipt(self) -> Result<Value, Failure> {
         if self.lines.is_empty() {
             // There is nothing that it could say which the end of the attempt does not.
@@ -199,10 +201,10 @@ impl<'a> Backup<'a> {
         let mut paths = BTreeSet::new();
         let mut text = String::new();
         for line in whole_lines(&list).lines() {
-            let Kept { path, .. } = serde_json::from_str(line)?;
+            let BackupEntry { path, .. } = serde_json::from_str(line)?;
             if paths.insert(path.clone()) {
-                let left = Left::at(&path, self.until)?;
-                text.push_str(&serde_json::to_string(&LeftAt { path, left })?);
+                let left = FinalState::at(&path, self.until)?;
+                text.push_str(&serde_json::to_string(&FinalStateAt { path, left })?);
                 text.push('\n');
             }
         }
@@ -214,17 +216,18 @@ impl<'a> Backup<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct LeftAt {
+struct FinalStateAt {
     path: PathBuf,
-    left: Left,
+    left: FinalState,
 }
 
-/// What is at a path.
+/// The state of a path.
 #[derive(PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Left {
+enum FinalState {
     Nothing,
-    /// What is in it and who may use it is not looked at: only what is empty is removed.
+    /// Entries and access are not compared, because an undo removes a directory only if it is
+    /// empty.
     Directory,
     Link(PathBuf),
     File {
@@ -234,7 +237,7 @@ enum Left {
     Other,
 }
 
-impl Left {
+impl FinalState {
     fn at(path: &Path, until: Until<'_>) -> io::Result<Self> {
         Ok(match path.symlink_metadata() {
             Err(error) if is_missing(&error) => Self::Nothing,
@@ -250,11 +253,12 @@ impl Left {
     }
 
     /// Whether it is there again already: taking back may be begun more than once.
-    fn is(&self, was: &Was, until: Until<'_>) -> io::Result<bool> {
+    fn is(&self, was: &OriginalState, until: Until<'_>) -> io::Result<bool> {
         Ok(match (self, was) {
-            (Self::Nothing, Was::Nothing) | (Self::Directory, Was::Directory(_)) => true,
-            (Self::Link(target), Was::Link(other)) => target == other,
-            (Self::File { sum: now, .. }, Was::File { copy, .. }) => {
+            (Self::Nothing, OriginalState::Nothing)
+            | (Self::Directory, OriginalState::Directory(_)) => true,
+            (Self::Link(target), OriginalState::Link(other)) => target == other,
+            (Self::File { sum: now, .. }, OriginalState::File { copy, .. }) => {
                 *now == sum(Blocks::open(copy, until)?)?
             }
             _ => false,
@@ -293,7 +297,7 @@ impl Access {
     }
 }
 
-/// A file for nobody else, to be written.
+/// Opens a file for writing that only the owner can read.
 fn private(path: &Path) -> io::Result<fs_err::File> {
     fs_err::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
@@ -309,38 +313,39 @@ fn beside(path: &Path, backup: &Path, at: usize) -> io::Result<PathBuf> {
     Ok(parent.join(format!(".{name}.{at}")))
 }
 
-/// Makes everything as it was before an attempt, the last change first. One that did not come to its
-/// end has given no receipt, but what it changed is kept under its name.
-pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
+/// Undoes an attempt, the last change first. An attempt that did not finish has no receipt; its
+/// backups are found by the attempt's name.
+pub(super) fn restore(made: &AppliedAttempt, ctx: &Ctx<'_>) -> Result<UndoOutcome, Failure> {
     let dir = if made.receipt.is_null() {
         place::of("backup", &made.attempt, ctx)
     } else if let Some(dir) = made.receipt["backup"].as_str() {
         PathBuf::from(dir)
     } else {
         let reason = "its receipt names no backup".to_owned();
-        return Ok(Undone::NotPossible { reason });
+        return Ok(UndoOutcome::NotPossible { reason });
     };
     if dir.parent() != place::own("backup", ctx).parent() || dir.file_name().is_none() {
         return Err(exit(format!("`{}` is no backup of this machine", dir.display())));
     }
     let list = match fs_err::read_to_string(dir.join(LIST)) {
-        // What an attempt changes is kept before: one that has kept nothing has changed nothing.
+        // Every path is backed up before it is changed, so an attempt without backups changed
+        // nothing.
         Err(error)
             if error.kind() == io::ErrorKind::NotFound
                 && made.receipt.is_null()
                 && place::is_kept_still(&made.attempt) =>
         {
-            return Ok(Undone::Undone);
+            return Ok(UndoOutcome::Undone);
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let reason = format!("what it changed is not kept in `{}`", dir.display());
-            return Ok(Undone::NotPossible { reason });
+            let reason = format!("no backup of its changes in `{}`", dir.display());
+            return Ok(UndoOutcome::NotPossible { reason });
         }
         list => list.map_err(|error| io_error(&error))?,
     };
     let until = Until::of(ctx);
     let damaged = |error| exit(format!("the backup {} is damaged: {error}", dir.display()));
-    let kept: Vec<Kept> = whole_lines(&list)
+    let kept: Vec<BackupEntry> = whole_lines(&list)
         .lines()
         .map(serde_json::from_str)
         .collect::<Result<_, _>>()
@@ -353,7 +358,7 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
                 "{what}; look at it, and say `--over-changes` to have what was there before the \
                  step put in its place"
             );
-            return Ok(Undone::NotPossible { reason });
+            return Ok(UndoOutcome::NotPossible { reason });
         }
     }
     for (at, kept) in kept.iter().enumerate().rev() {
@@ -362,14 +367,14 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         new.and_then(|new| put_back(kept, &new, until)).map_err(|error| io_error(&error))?;
     }
     private(&dir.join(UNDONE)).map_err(|error| io_error(&error))?;
-    Ok(Undone::Undone)
+    Ok(UndoOutcome::Undone)
 }
 
-/// What somebody has changed since an attempt left it.
+/// The paths that others changed after the attempt.
 fn changed_since(
     dir: &Path,
     expected: &str,
-    kept: &[Kept],
+    kept: &[BackupEntry],
     until: Until<'_>,
 ) -> io::Result<Option<String>> {
     let path = dir.join(LEFT);
@@ -379,15 +384,15 @@ fn changed_since(
     };
     if sum(text.as_slice())? != expected {
         let path = path.display();
-        return Ok(Some(format!("nobody knows what it left: `{path}` is not as it was written")));
+        return Ok(Some(format!("the final state is unknown: `{path}` is damaged")));
     }
-    let mut before: HashMap<&Path, Vec<&Was>> = HashMap::new();
-    for Kept { path, was } in kept {
+    let mut before: HashMap<&Path, Vec<&OriginalState>> = HashMap::new();
+    for BackupEntry { path, was } in kept {
         before.entry(path).or_default().push(was);
     }
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let LeftAt { path, left } = serde_json::from_slice(line)?;
-        let now = Left::at(&path, until)?;
+        let FinalStateAt { path, left } = serde_json::from_slice(line)?;
+        let now = FinalState::at(&path, until)?;
         if now == left {
             continue;
         }
@@ -403,26 +408,30 @@ fn changed_since(
 }
 
 /// `new` may be there from an attempt, here or on the way back, that was cut short.
-fn put_back(Kept { path, was }: &Kept, new: &Path, until: Until<'_>) -> io::Result<()> {
+fn put_back(
+    BackupEntry { path, was }: &BackupEntry,
+    new: &Path,
+    until: Until<'_>,
+) -> io::Result<()> {
     remove(new)?;
     match was {
-        Was::Directory(access) => {
+        OriginalState::Directory(access) => {
             match fs_err::create_dir(path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => made?,
             }
             access.give(fs_err::File::open(path)?.file())
         }
-        Was::Nothing => match remove(path) {
-            // Somebody else put something there, which is not ours to remove.
+        OriginalState::Nothing => match remove(path) {
+            // Others added entries, and this step must not remove them.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             removed => removed,
         },
-        Was::Link(target) => {
+        OriginalState::Link(target) => {
             remove(path)?;
             fs_err::os::unix::fs::symlink(target, path)
         }
-        Was::File { copy, access } => {
+        OriginalState::File { copy, access } => {
             let parent =
                 path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
             fs_err::create_dir_all(parent)?;

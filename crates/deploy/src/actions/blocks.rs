@@ -1,6 +1,6 @@
-//! Reading a file that may be large, or no file at all.
+//! Reading of files that may be large, or that are not plain files.
 //!
-//! Whoever reads a FIFO or a device may wait for ever, and nothing else would end that.
+//! Reading a FIFO or a device may block for ever, and no deadline would end it.
 
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::{exit, timeout};
 /// Between two of these it is seen that a step shall end.
 const BLOCK: usize = 256 * 1024;
 
-/// When what is under way shall end, done or not.
+/// When a read must end, finished or not.
 #[derive(Clone, Copy)]
 pub(super) struct Until<'a> {
     pub(super) deadline: Option<Instant>,
@@ -29,10 +29,10 @@ impl<'a> Until<'a> {
 
     pub(super) fn look(self) -> Result<(), Failure> {
         if self.cancel.is_cancelled() {
-            return Err(exit("was stopped"));
+            return Err(exit("stopped"));
         }
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(timeout("was ended because its time was over"));
+            return Err(timeout("timed out"));
         }
         Ok(())
     }

@@ -1,15 +1,16 @@
 //! `copy`: a file like another one on the same machine.
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Undone, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Prediction, UndoOutcome, Verdict,
 };
-use hoist_engine::plan::{Made, Step};
+use hoist_engine::plan::{AppliedAttempt, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
 use super::blocks::Until;
 use super::input::parse;
-use super::put::{Content, Wanted};
+use super::put::{Content, DesiredFile};
 use super::{described, exit, invalid, place, preview};
 
 pub(super) struct Copy;
@@ -30,18 +31,18 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
 }
 
 impl Input {
-    /// Calls `then` with what is wanted and where.
+    /// Calls `then` with the desired content and its path.
     fn with<T>(
         &self,
         ctx: &Ctx<'_>,
-        then: impl FnOnce(&Wanted<'_>, &std::path::Path) -> Result<T, Failure>,
+        then: impl FnOnce(&DesiredFile<'_>, &std::path::Path) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let from = place::to_read(&self.from, ctx);
         if !from.is_file() {
             return Err(exit(format!("there is no file `{}`", from.display())));
         }
         let to = place::to_write(&self.to, ctx)?;
-        let wanted = Wanted {
+        let wanted = DesiredFile {
             content: Content::Of(&from, Until::of(ctx)),
             mode: self.mode,
             owner: None,
@@ -61,11 +62,11 @@ impl Action for Copy {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let mut backup = Backup::new(ctx);
         let input = read(&step.call.input).map_err(invalid)?;
         let changed = input.with(ctx, |wanted, to| wanted.put(to, &mut backup))?;
-        Ok(Done { changed, receipt: backup.receipt()? })
+        Ok(ApplyOutcome { changed, receipt: backup.receipt()? })
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
@@ -76,7 +77,12 @@ impl Action for Copy {
         })
     }
 
-    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(
+        &self,
+        _: &Step,
+        made: &AppliedAttempt,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<UndoOutcome, Failure> {
         backup::restore(made, ctx)
     }
 

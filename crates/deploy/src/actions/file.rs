@@ -1,15 +1,16 @@
 //! `file`: a file with this text.
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Purpose, Script,
-    Undone, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Prediction, Purpose, Script,
+    UndoOutcome, Verdict,
 };
-use hoist_engine::plan::{Made, Step};
+use hoist_engine::plan::{AppliedAttempt, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
 use super::input::parse;
-use super::put::{Content, Wanted, owners};
+use super::put::{Content, DesiredFile, owners};
 use super::{described, invalid, place, preview};
 
 pub(super) struct File;
@@ -37,9 +38,9 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
 }
 
 impl Input {
-    fn wanted(&self) -> Result<Wanted<'_>, Failure> {
+    fn wanted(&self) -> Result<DesiredFile<'_>, Failure> {
         let (owner, group) = owners(self.owner.as_deref(), self.group.as_deref())?;
-        Ok(Wanted { content: Content::Text(&self.text), mode: self.mode, owner, group })
+        Ok(DesiredFile { content: Content::Text(&self.text), mode: self.mode, owner, group })
     }
 }
 
@@ -117,11 +118,11 @@ impl Action for File {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let mut backup = Backup::new(ctx);
         let input = read(&step.call.input).map_err(invalid)?;
         let changed = input.wanted()?.put(&place::to_write(&input.path, ctx)?, &mut backup)?;
-        Ok(Done { changed, receipt: backup.receipt()? })
+        Ok(ApplyOutcome { changed, receipt: backup.receipt()? })
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
@@ -129,7 +130,12 @@ impl Action for File {
         input.wanted()?.verdict(&place::to_write(&input.path, ctx)?)
     }
 
-    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(
+        &self,
+        _: &Step,
+        made: &AppliedAttempt,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<UndoOutcome, Failure> {
         backup::restore(made, ctx)
     }
 

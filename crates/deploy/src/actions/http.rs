@@ -1,13 +1,14 @@
-//! `http`: asks a server, and looks at what it answers.
+//! `http`: sends a request to a server and checks the response.
 
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Undone, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, UndoOutcome, Verdict,
 };
-use hoist_engine::plan::{Made, Step};
+use hoist_engine::plan::{AppliedAttempt, Step};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
@@ -130,10 +131,10 @@ impl Action for Http {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let input = read(&step.call.input).map_err(invalid)?;
         ask(&input, ctx).map_err(exit)?;
-        Ok(Done { changed: !input.only_looks(), receipt: Value::Null })
+        Ok(ApplyOutcome { changed: !input.only_looks(), receipt: Value::Null })
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
@@ -143,7 +144,7 @@ impl Action for Http {
         }
         Ok(match ask(&input, ctx) {
             Ok(()) => Verdict::Holds,
-            Err(reason) => Verdict::DoesNot { reason },
+            Err(reason) => Verdict::fails(reason),
         })
     }
 
@@ -151,16 +152,21 @@ impl Action for Http {
         read(input).is_ok_and(|input| input.only_looks())
     }
 
-    /// In a list, where the others are taken back.
+    /// For a list of actions, so that its other parts can be undone.
     fn can_undo(&self, input: &Value) -> bool {
         self.only_looks(input)
     }
 
-    fn undo(&self, step: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(
+        &self,
+        step: &Step,
+        _: &AppliedAttempt,
+        _: &mut Ctx<'_>,
+    ) -> Result<UndoOutcome, Failure> {
         if self.only_looks(&step.call.input) {
-            return Ok(Undone::Undone);
+            return Ok(UndoOutcome::Undone);
         }
-        let reason = "nobody knows what the request did".to_owned();
-        Ok(Undone::NotPossible { reason })
+        let reason = "the effect of the request is unknown".to_owned();
+        Ok(UndoOutcome::NotPossible { reason })
     }
 }

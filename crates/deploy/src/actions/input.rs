@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hoist_engine::action::Diagnostic;
+use hoist_diagnostic::Diagnostic;
 use hoist_model::nearest;
 use serde_json::{Map, Value};
 
@@ -136,7 +136,7 @@ impl<'a> Input<'a> {
         texts
     }
 
-    /// Names of variables with what they are; numbers are texts there.
+    /// Environment variables by name; numbers become text.
     pub(super) fn variables(&mut self, field: &'static str) -> BTreeMap<String, String> {
         let mut variables = BTreeMap::new();
         let Some(value) = self.get(field) else { return variables };

@@ -1,7 +1,7 @@
-//! What differs between two texts, as `diff -u` writes it.
+//! The difference of two texts in the format of `diff -u`.
 //!
-//! One hunk, from the first line that differs to the last one: it can be read and applied, and needs
-//! no more than to look at each line.
+//! The output is one hunk, from the first line that differs to the last one. It can be read and
+//! applied, and its cost is linear in the number of lines.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,8 @@ pub(super) fn unified(name: &str, old: &str, new: &str) -> String {
     let head = old.iter().zip(&new).take_while(same).count();
     let tail = old[head..].iter().rev().zip(new[head..].iter().rev()).take_while(same).count();
     let from = head.saturating_sub(CONTEXT);
-    let (old_end, new_end) = (old.len() - tail, new.len() - tail);
+    let old_end = old.len() - tail;
+    let new_end = new.len() - tail;
     let until = (old_end + CONTEXT).min(old.len());
     let mut out = format!("--- {name}\n+++ {name}\n");
     let range = |from: usize, length: usize| {
@@ -32,7 +33,8 @@ pub(super) fn unified(name: &str, old: &str, new: &str) -> String {
         format!("{from},{length}")
     };
     let grown = until - old_end;
-    let (was, is) = (range(from, until - from), range(from, new_end + grown - from));
+    let was = range(from, until - from);
+    let is = range(from, new_end + grown - from);
     writeln!(out, "@@ -{was} +{is} @@").expect("writing to memory");
     let mut lines = |sign: char, lines: &[&str]| {
         for line in lines {
@@ -56,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_shown_with_the_lines_around_it() {
+    fn diff_shows_a_change_with_the_lines_around_it() {
         let shown = unified("a", "1\n2\n3\n4\n5\n6\n7\n8\n9\n", "1\n2\n3\n4\nfive\n6\n7\n8\n9");
         let wanted = "--- a\n+++ a\n@@ -2,8 +2,8 @@\n 2\n 3\n 4\n-5\n-6\n-7\n-8\n-9\n+five\n+6\n+7\n+8\n+9\n\\ No newline at end of file\n";
         assert_eq!(shown, wanted, "{shown}");
     }
 
     #[test]
-    fn what_is_too_large_is_only_counted() {
+    fn large_differences_are_only_counted() {
         let shown = unified("a", "", &"x".repeat(MAX_SHOWN + 1));
         assert!(shown.ends_with("(from 0 to 262145 bytes; too large to show)\n"), "{shown}");
     }
@@ -71,7 +73,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn the_program_patch_makes_the_one_text_of_the_other(
+        fn diff_applied_by_patch_gives_the_new_text(
             old in "([ab]\n){0,9}a?", new in "([ab]\n){1,9}b?",
         ) {
             prop_assume!(old != new);

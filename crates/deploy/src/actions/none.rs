@@ -1,10 +1,11 @@
 //! `none`: nothing.
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Purpose, Script,
-    Undone, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Prediction, Purpose, Script,
+    UndoOutcome, Verdict,
 };
-use hoist_engine::plan::{Made, Step};
+use hoist_engine::plan::{AppliedAttempt, Step};
 use serde_json::Value;
 
 use super::described;
@@ -21,8 +22,8 @@ impl Action for None {
         parse(input, |_| Some(())).err().unwrap_or_default()
     }
 
-    fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Done, Failure> {
-        Ok(Done::default())
+    fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
+        Ok(ApplyOutcome::default())
     }
 
     fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
@@ -33,8 +34,8 @@ impl Action for None {
         true
     }
 
-    fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::Undone)
+    fn undo(&self, _: &Step, _: &AppliedAttempt, _: &mut Ctx<'_>) -> Result<UndoOutcome, Failure> {
+        Ok(UndoOutcome::Undone)
     }
 
     fn predict(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Prediction, Failure> {

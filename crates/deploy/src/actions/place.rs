@@ -9,10 +9,10 @@ use ulid::Ulid;
 
 use super::{exit, io_error};
 
-/// What was kept longer ago is removed; runs are kept as long, unless the site says otherwise.
+/// Older backups are removed. Runs are kept as long, unless the site is configured otherwise.
 pub(super) const KEPT: Duration = Duration::from_hours(24 * 90);
 
-/// For one attempt no more of them are looked at.
+/// An attempt examines at most this many entries.
 const LOOKED_AT: usize = 1000;
 
 /// The file that a step writes. On a machine any absolute path will do; a subject that is a
@@ -36,7 +36,7 @@ pub(super) fn to_write(path: &str, ctx: &Ctx<'_>) -> Result<PathBuf, Failure> {
         return Err(exit(reason));
     }
     let whole = ctx.directory.join(given);
-    // What is there of it, as it really is: a link may lead elsewhere.
+    // The existing part of the path, with links resolved: a link may lead elsewhere.
     let parent = whole.parent().expect("it is below a directory");
     let there = parent.ancestors().find(|dir| dir.symlink_metadata().is_ok()).unwrap_or(parent);
     let real = fs_err::canonicalize(there).map_err(|error| io_error(&error))?;
@@ -53,7 +53,7 @@ pub(super) fn to_read(path: &str, ctx: &Ctx<'_>) -> PathBuf {
     ctx.directory.join(path)
 }
 
-/// Where this machine, or this directory, keeps what belongs to this attempt.
+/// The path where this machine, or this directory, keeps the data of this attempt.
 pub(super) fn own(kind: &str, ctx: &Ctx<'_>) -> PathBuf {
     of(kind, ctx.attempt, ctx)
 }
@@ -70,7 +70,7 @@ pub(super) fn of(kind: &str, attempt: &str, ctx: &Ctx<'_>) -> PathBuf {
     base.join(kind).join(attempt)
 }
 
-/// Removes what attempts have kept in this directory that nobody will need any more.
+/// Removes expired data of attempts from this directory.
 pub(super) fn remove_old(base: &Path) {
     let is_old = |kept: &fs_err::DirEntry| {
         let written = kept.metadata().and_then(|meta| meta.modified()).ok();
@@ -79,7 +79,7 @@ pub(super) fn remove_old(base: &Path) {
     };
     let all = fs_err::read_dir(base).into_iter().flatten().flatten().take(LOOKED_AT);
     for kept in all.filter(is_old) {
-        // It is looked at again with the next one.
+        // The next attempt examines it again.
         let _ = match kept.file_type() {
             Ok(kind) if kind.is_dir() => fs_err::remove_dir_all(kept.path()),
             _ => fs_err::remove_file(kept.path()),
@@ -87,8 +87,8 @@ pub(super) fn remove_old(base: &Path) {
     }
 }
 
-/// Whether what an attempt kept cannot have been removed because it is old. The name of an attempt
-/// begins with that of its run, which says when that was made.
+/// Whether the data of an attempt is too recent to have expired. The name of an attempt begins with
+/// the id of its run, which contains the time of its creation.
 pub(super) fn is_kept_still(attempt: &str) -> bool {
     let run = attempt.split('/').next().unwrap_or_default();
     let made = Ulid::from_string(&run.to_ascii_uppercase());

@@ -1,6 +1,6 @@
-//! What a change of a file is, for somebody who wants to know before it is made.
+//! Previews of changes to files, for dry runs.
 //!
-//! Of a file that not everybody may read, it is not shown what is in it.
+//! The content of a file is hidden unless every user may read the file.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +12,10 @@ use super::{io_error, line_diff};
 
 const ALL_MAY_READ: u32 = 0o004;
 
-/// What is in a file; or why that is not shown.
+/// The content of a file, or the reason why it is hidden.
 pub(super) type Shown = Result<String, &'static str>;
 
-/// What is there now. Nothing is read that is no plain file, or is large.
+/// The current content. Only plain files of limited size are read.
 pub(super) fn of_file(path: &Path) -> Result<Shown, Failure> {
     let meta = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(String::new())),

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use hoist_engine::action::{Cancel, Ctx, Failure, Output, Stream};
-use hoist_engine::execute::process::{Ended, Ran};
-use hoist_engine::execute::{Start, private_dir};
+use hoist_engine::execute::private_dir;
+use hoist_engine::program::{ExitCause, ProgramExit, ProgramStart};
 use hoist_engine::record::FailureKind;
 
 use super::account::{self, Base};
 use super::input::Input;
 use super::{exit, io_error, place, timeout};
 
-/// Of our own environment, programs see this; the rest is nobody else's business.
+/// Programs inherit only these variables of the environment; the others may hold secrets.
 const INHERITED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "TMPDIR"];
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -49,8 +49,8 @@ impl Options {
     }
 }
 
-/// Files that nobody but the program may read, gone when it has ended. If somebody else waits for
-/// that, or if we are killed, they are found by their name.
+/// Files that only the program may read, removed after it ended. The names of the files let another
+/// process remove them if this one is killed.
 pub(super) struct Private {
     dir: Option<tempfile::TempDir>,
     owner: Option<u32>,
@@ -98,11 +98,12 @@ pub(super) fn run_watched(
     options: &Options,
     ctx: &mut Ctx<'_>,
     hear: impl FnMut(&[u8]) + Send,
-) -> Result<Ran, Failure> {
-    let (deadline, cancel) = (ctx.deadline, ctx.cancel);
-    if let Some(begun) = ctx.programs.begun(ctx.attempt) {
-        return begun
-            .follow(deadline, cancel, &mut Heard { output: ctx.output, hear })
+) -> Result<ProgramExit, Failure> {
+    let deadline = ctx.deadline;
+    let cancel = ctx.cancel;
+    if let Some(program) = ctx.programs.earlier(ctx.attempt) {
+        return program
+            .follow(deadline, cancel, &mut ObservedOutput { output: ctx.output, hear })
             .map_err(|error| Failure { kind: FailureKind::Lost, reason: error.to_string() });
     }
     let directory =
@@ -146,18 +147,18 @@ pub(super) fn run_watched(
             .write(name, &ctx.secrets.get(reference)?)?;
         env.push((name.into(), path.into()));
     }
-    let mut heard = Heard { output: ctx.output, hear };
-    let start = Start { argv: program, directory, env };
+    let mut heard = ObservedOutput { output: ctx.output, hear };
+    let start = ProgramStart { argv: program, directory, env };
     ctx.programs.run(ctx.attempt, start, deadline, cancel, &mut heard)
 }
 
-/// Hands everything on, and lets somebody hear the lines.
-struct Heard<'a, Hear> {
+/// Forwards all output and calls a listener for each line.
+struct ObservedOutput<'a, Hear> {
     output: &'a mut dyn Output,
     hear: Hear,
 }
 
-impl<Hear: FnMut(&[u8]) + Send> Output for Heard<'_, Hear> {
+impl<Hear: FnMut(&[u8]) + Send> Output for ObservedOutput<'_, Hear> {
     fn line(&mut self, stream: Stream, bytes: &[u8]) {
         (self.hear)(bytes);
         self.output.line(stream, bytes);
@@ -176,7 +177,11 @@ impl<Hear: FnMut(&[u8]) + Send> Output for Heard<'_, Hear> {
     }
 }
 
-pub(super) fn run(argv: &[OsString], options: &Options, ctx: &mut Ctx<'_>) -> Result<Ran, Failure> {
+pub(super) fn run(
+    argv: &[OsString],
+    options: &Options,
+    ctx: &mut Ctx<'_>,
+) -> Result<ProgramExit, Failure> {
     run_watched(argv, options, ctx, |_| {})
 }
 
@@ -187,11 +192,11 @@ fn is_there(program: &OsStr, path: &OsStr, directory: &Path) -> bool {
     std::env::split_paths(path).any(|path| path.join(program).is_file())
 }
 
-/// What a program's end means for the step.
-pub(super) fn well(ran: &Ran) -> Result<(), Failure> {
+/// Maps the end of a program to the result of the step.
+pub(super) fn well(ran: &ProgramExit) -> Result<(), Failure> {
     match ran.fault() {
         None => Ok(()),
-        Some(fault) if ran.ended == Ended::TimedOut => Err(timeout(fault)),
+        Some(fault) if ran.cause == ExitCause::TimedOut => Err(timeout(fault)),
         Some(fault) if ran.wrote_too_much() => {
             let reason = format!("it wrote a larger file than it may: {fault}");
             Err(Failure { kind: FailureKind::Limit, reason })

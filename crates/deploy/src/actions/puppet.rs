@@ -2,11 +2,10 @@
 
 use std::ffi::OsString;
 
-use hoist_engine::action::{
-    Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Verdict,
-};
-use hoist_engine::execute::process::Ended;
+use hoist_diagnostic::Diagnostic;
+use hoist_engine::action::{Action, ApplyOutcome, Ctx, Description, Failure, Prediction, Verdict};
 use hoist_engine::plan::Step;
+use hoist_engine::program::ExitCause;
 use serde_json::Value;
 
 use super::input::parse;
@@ -51,11 +50,11 @@ impl Action for Puppet {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let input = read(&step.call.input).map_err(invalid)?;
         let noop = input.noop;
         let (changed, _) = self.run(input, ctx)?;
-        Ok(Done { changed: changed && !noop, receipt: Value::Null })
+        Ok(ApplyOutcome { changed: changed && !noop, receipt: Value::Null })
     }
 
     fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
@@ -77,7 +76,7 @@ impl Action for Puppet {
 }
 
 impl Puppet {
-    /// Whether it says that it changed something, and what it would change.
+    /// Returns whether Puppet reported a change, and the changes that it would make.
     fn run(&self, input: Input, ctx: &mut Ctx<'_>) -> Result<(bool, String), Failure> {
         let Input { manifest, modules, noop, cwd } = input;
         let base = place::to_read(cwd.as_deref().unwrap_or_default(), ctx);
@@ -92,7 +91,7 @@ impl Puppet {
         argv.push(base.join(manifest).into());
         let options = Options { cwd, ..Options::default() };
         let mut would = String::new();
-        // Its exit code does not say what it would do.
+        // The exit code does not tell whether Puppet would change anything.
         let ran = program::run_watched(&argv, &options, ctx, |line| {
             let text = String::from_utf8_lossy(line);
             let said = text.strip_prefix("Notice: ").and_then(|said| said.strip_suffix(" (noop)"));
@@ -101,9 +100,9 @@ impl Puppet {
                 would.push('\n');
             }
         })?;
-        match (ran.ended, ran.status.code()) {
-            (Ended::ByItself, Some(0)) => Ok((false, would)),
-            (Ended::ByItself, Some(2)) => Ok((true, would)),
+        match (ran.cause, ran.status.code()) {
+            (ExitCause::Itself, Some(0)) => Ok((false, would)),
+            (ExitCause::Itself, Some(2)) => Ok((true, would)),
             _ => program::well(&ran).and(Err(exit("puppet failed"))),
         }
     }

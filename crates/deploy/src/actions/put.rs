@@ -14,7 +14,7 @@ use super::blocks::{Blocks, Until};
 use super::{exit, io_error};
 
 /// A file as it shall be.
-pub(super) struct Wanted<'a> {
+pub(super) struct DesiredFile<'a> {
     pub(super) content: Content<'a>,
     pub(super) mode: Option<u32>,
     pub(super) owner: Option<u32>,
@@ -28,7 +28,7 @@ pub(super) enum Content<'a> {
     Of(&'a Path, Until<'a>),
 }
 
-impl Wanted<'_> {
+impl DesiredFile<'_> {
     /// How the file at a path is not as it shall be; `None` if it is.
     pub(super) fn differs(&self, path: &Path) -> Result<Option<String>, Failure> {
         let meta = match path.symlink_metadata() {
@@ -111,7 +111,7 @@ impl Wanted<'_> {
     pub(super) fn verdict(&self, path: &Path) -> Result<Verdict, Failure> {
         Ok(match self.differs(path)? {
             None => Verdict::Holds,
-            Some(reason) => Verdict::DoesNot { reason },
+            Some(reason) => Verdict::fails(reason),
         })
     }
 }
@@ -131,14 +131,15 @@ impl Content<'_> {
     }
 }
 
-/// A FIFO, a socket or a device cannot be kept, and so it cannot be put back.
+/// A FIFO, a socket or a device cannot be backed up, so its replacement could not be undone.
 pub(super) fn irreplaceable(path: &Path) -> Failure {
     let path = path.display();
     exit(format!("`{path}` is no file, directory or link and is not replaced; remove it first"))
 }
 
 fn are_same(mut one: impl Read, mut other: impl Read) -> io::Result<bool> {
-    let (mut left, mut right) = (Vec::new(), Vec::new());
+    let mut left = Vec::new();
+    let mut right = Vec::new();
     loop {
         left.clear();
         right.clear();

@@ -1,12 +1,13 @@
-//! `reboot`: the machine starts anew.
+//! `reboot`: restarts the machine.
 //!
-//! Nobody lives to tell that it was done. The boot in which it was asked for is kept on the machine,
-//! and it is done when another one has come.
+//! The process that asks for the reboot does not live to report it. The machine keeps the id of the
+//! boot in which it was asked; the step is done when the boot id differs.
 
 use std::path::Path;
 use std::time::Duration;
 
-use hoist_engine::action::{Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
+use hoist_diagnostic::Diagnostic;
+use hoist_engine::action::{Ability, Action, ApplyOutcome, Ctx, Description, Failure, Verdict};
 use hoist_engine::plan::Step;
 use hoist_engine::record::FailureKind;
 use serde_json::Value;
@@ -63,7 +64,7 @@ impl Reboot {
             "`{}` is a directory of the controller's machine, which is not rebooted",
             ctx.subject
         );
-        // Nothing was done: there is nothing to take back, and nothing to try again.
+        // Nothing was changed, so there is nothing to undo and nothing to retry.
         Err(Failure { kind: FailureKind::Precheck, reason })
     }
 }
@@ -81,12 +82,12 @@ impl Action for Reboot {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let after = read(&step.call.input).map_err(invalid)?;
         Self::refuse_directory(ctx)?;
         let now = self.boot()?;
         if Self::asked_in(ctx)?.is_some_and(|then| then != now) {
-            return Ok(Done { changed: true, receipt: Value::Null });
+            return Ok(ApplyOutcome { changed: true, receipt: Value::Null });
         }
         wait(after, ctx)?;
         let path = place::own("reboot", ctx);
@@ -106,8 +107,8 @@ impl Action for Reboot {
         let now = self.boot()?;
         Ok(match Self::asked_in(ctx)? {
             Some(then) if then != now => Verdict::Holds,
-            Some(_) => Verdict::DoesNot { reason: "the machine has not gone down".to_owned() },
-            None => Verdict::DoesNot { reason: "no reboot was asked for".to_owned() },
+            Some(_) => Verdict::fails("the machine has not gone down"),
+            None => Verdict::fails("no reboot was asked for"),
         })
     }
 }
@@ -116,7 +117,7 @@ fn wait(time: Duration, ctx: &Ctx<'_>) -> Result<(), Failure> {
     let until = std::time::Instant::now() + ctx.time_left().unwrap_or(time).min(time);
     while std::time::Instant::now() < until {
         if ctx.cancel.is_cancelled() {
-            return Err(exit("was stopped"));
+            return Err(exit("stopped"));
         }
         std::thread::sleep(NAP.min(until.saturating_duration_since(std::time::Instant::now())));
     }

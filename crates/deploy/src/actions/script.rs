@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::PathBuf;
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Purpose, Script, Verdict,
 };
-use hoist_engine::execute::process::Ran;
 use hoist_engine::plan::Step;
+use hoist_engine::program::ProgramExit;
 use serde_json::Value;
 
 use super::blocks::{Blocks, Until};
@@ -17,7 +18,7 @@ use super::input::parse;
 use super::program::{self, Options, Private};
 use super::{described, exit, invalid, io_error, place};
 
-/// Of a script, so much is looked at for its interpreter; kernels do the same.
+/// The bytes of a script that are searched for its interpreter; kernels use the same limit.
 const FIRST_LINE: u64 = 256;
 
 pub(super) struct ScriptFile;
@@ -72,11 +73,11 @@ fn interpreter(given: Option<&str>, text: &str) -> Vec<OsString> {
     std::iter::once(program).chain(argument).map(OsString::from).collect()
 }
 
-fn run(step: &Step, ctx: &mut Ctx<'_>) -> Result<Ran, Failure> {
+fn run(step: &Step, ctx: &mut Ctx<'_>) -> Result<ProgramExit, Failure> {
     let Input { source, interpreter: given, args, options } =
         read(&step.call.input).map_err(invalid)?;
-    if ctx.programs.begun(ctx.attempt).is_some() {
-        // It has what it needs, and the script itself may be gone.
+    if ctx.programs.earlier(ctx.attempt).is_some() {
+        // The description holds everything that an undo needs, and the script itself may be gone.
         return program::run(&[], &options, ctx);
     }
     let private = Private::new(options.user.as_deref(), ctx)?;
@@ -115,16 +116,13 @@ impl Action for ScriptFile {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         program::well(&run(step, ctx)?)?;
-        Ok(Done { changed: true, receipt: Value::Null })
+        Ok(ApplyOutcome { changed: true, receipt: Value::Null })
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
-        Ok(match run(step, ctx)?.fault() {
-            None => Verdict::Holds,
-            Some(reason) => Verdict::DoesNot { reason },
-        })
+        Ok(run(step, ctx)?.verdict())
     }
 
     fn is_programs(&self, _: &Value) -> bool {

@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Purpose, Script, Verdict,
 };
 use hoist_engine::plan::Step;
 use serde_json::Value;
@@ -50,20 +51,17 @@ impl Action for Shell {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let Input { command, options } = read(&step.call.input).map_err(invalid)?;
         let ran = program::run(&argv(&command), &options, ctx)?;
         program::well(&ran)?;
-        Ok(Done { changed: true, receipt: Value::Null })
+        Ok(ApplyOutcome { changed: true, receipt: Value::Null })
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let Input { command, options } = read(&step.call.input).map_err(invalid)?;
         let ran = program::run(&argv(&command), &options, ctx)?;
-        Ok(match ran.fault() {
-            None => Verdict::Holds,
-            Some(reason) => Verdict::DoesNot { reason },
-        })
+        Ok(ran.verdict())
     }
 
     fn is_programs(&self, _: &Value) -> bool {

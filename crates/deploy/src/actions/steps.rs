@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Prediction, Stream,
-    Undone, Verdict,
+    Ability, Action, ApplyOutcome, Catalog, Ctx, Description, Failure, Observation, Prediction,
+    Stream, UndoOutcome, Verdict,
 };
-use hoist_engine::plan::{Call, Made, Step};
+use hoist_engine::plan::{AppliedAttempt, Call, Step};
 use hoist_engine::record::FailureKind;
 use hoist_model::nearest;
 use serde::{Deserialize, Serialize};
@@ -124,30 +125,32 @@ impl Action for Steps {
         self.read(input).is_ok_and(|parts| parts.iter().all(Part::can_undo))
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let parts = self.read(&step.call.input).map_err(invalid)?;
-        let mut diary = Diary::of(ctx.attempt, ctx);
+        let mut diary = ProgressLog::of(ctx.attempt, ctx);
         if parts.iter().all(Part::can_undo) {
             diary.begin().map_err(|error| io_error(&error))?;
         }
-        let (mut changed, mut came) = (false, Vec::new());
+        let mut changed = false;
+        let mut came = Vec::new();
         let attempt = ctx.attempt.to_owned();
         for (at, part) in parts.iter().enumerate() {
             ctx.output.line(Stream::Note, part.name.as_bytes());
-            diary.write(&Came::Begun).map_err(|error| io_error(&error))?;
+            diary.write(&PartOutcome::Begun).map_err(|error| io_error(&error))?;
             let own = format!("{attempt}.{at}");
             let done = part.action.apply(&part.step(step), &mut within(ctx, &own));
-            let Done { changed: is_changed, receipt } =
+            let ApplyOutcome { changed: is_changed, receipt } =
                 done.map_err(|failure| part.explain(&failure))?;
             changed |= is_changed;
-            let done = if is_changed { Came::Changed { receipt } } else { Came::Unchanged };
+            let done =
+                if is_changed { PartOutcome::Changed { receipt } } else { PartOutcome::Unchanged };
             diary.write(&done).map_err(|error| io_error(&error))?;
             came.push(done);
         }
         if !changed {
             diary.remove();
         }
-        Ok(Done { changed, receipt: json!({ "steps": came }) })
+        Ok(ApplyOutcome { changed, receipt: json!({ "steps": came }) })
     }
 
     fn is_programs(&self, input: &Value) -> bool {
@@ -168,8 +171,13 @@ impl Action for Steps {
             let verdict = part.action.verify(&part.step(step), ctx);
             match verdict.map_err(|failure| part.explain(&failure))? {
                 Verdict::Holds => {}
-                Verdict::DoesNot { reason } => {
-                    return Ok(Verdict::DoesNot { reason: format!("{}: {reason}", part.name) });
+                Verdict::Fails(Observation { output, exit_code }) => {
+                    let output = if output.is_empty() {
+                        part.name.clone()
+                    } else {
+                        format!("{}: {output}", part.name)
+                    };
+                    return Ok(Verdict::Fails(Observation { output, exit_code }));
                 }
             }
         }
@@ -177,19 +185,24 @@ impl Action for Steps {
     }
 
     /// The last one first.
-    fn undo(&self, step: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(
+        &self,
+        step: &Step,
+        made: &AppliedAttempt,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<UndoOutcome, Failure> {
         let parts = self.read(&step.call.input).map_err(invalid)?;
-        let not_possible = |reason: String| Ok(Undone::NotPossible { reason });
+        let not_possible = |reason: String| Ok(UndoOutcome::NotPossible { reason });
         if let Some(part) = parts.iter().find(|part| !part.can_undo()) {
             let Part { name, call, .. } = part;
-            return not_possible(format!("{name}: `{}` takes nothing back", call.action));
+            return not_possible(format!("{name}: `{}` has no undo", call.action));
         }
-        let came: Vec<Came> = if made.receipt.is_null() {
-            match Diary::of(&made.attempt, ctx).read()? {
+        let came: Vec<PartOutcome> = if made.receipt.is_null() {
+            match ProgressLog::of(&made.attempt, ctx).read()? {
                 Some(came) => came,
-                // What it does is written down before.
-                None if place::is_kept_still(&made.attempt) => return Ok(Undone::Undone),
-                None => return not_possible("nobody kept how far it came".to_owned()),
+                // Each part is written to the log before it starts.
+                None if place::is_kept_still(&made.attempt) => return Ok(UndoOutcome::Undone),
+                None => return not_possible("the progress log is missing".to_owned()),
             }
         } else {
             let came = serde_json::from_value(made.receipt["steps"].clone());
@@ -201,29 +214,31 @@ impl Action for Steps {
         let attempt = ctx.attempt.to_owned();
         for (at, (part, came)) in parts.iter().zip(came).enumerate().rev() {
             let receipt = match came {
-                Came::Unchanged => continue,
-                Came::Begun => Value::Null,
-                Came::Changed { receipt } => receipt,
+                PartOutcome::Unchanged => continue,
+                PartOutcome::Begun => Value::Null,
+                PartOutcome::Changed { receipt } => receipt,
             };
             let own = format!("{attempt}.{at}");
             let over_changes = made.over_changes;
             let attempt = format!("{}.{at}", made.attempt);
-            let of_part = Made { attempt, receipt, over_changes };
+            let of_part = AppliedAttempt { attempt, receipt, over_changes };
             let undone = part.action.undo(&part.step(step), &of_part, &mut within(ctx, &own));
             match undone.map_err(|failure| part.explain(&failure))? {
-                Undone::Undone => {}
-                Undone::NotPossible { reason } => {
+                UndoOutcome::Undone => {}
+                UndoOutcome::NotPossible { reason } => {
                     return not_possible(format!("{}: {reason}", part.name));
                 }
             }
         }
-        Ok(Undone::Undone)
+        Ok(UndoOutcome::Undone)
     }
 
-    /// Each by itself: what one would find of the others is not there yet.
+    /// Predicts each part alone: the changes of earlier parts do not exist yet.
     fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
         let parts = self.read(&step.call.input).map_err(invalid)?;
-        let (mut text, mut changes, mut unknown) = (String::new(), false, false);
+        let mut text = String::new();
+        let mut changes = false;
+        let mut unknown = false;
         for part in &parts {
             let why = match part.action.predict(&part.step(step), ctx) {
                 Ok(Prediction::NoChange) => continue,
@@ -246,10 +261,10 @@ impl Action for Steps {
     }
 }
 
-/// What came of a part.
+/// The outcome of a part.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Came {
+enum PartOutcome {
     Begun,
     Unchanged,
     Changed { receipt: Value },
@@ -257,12 +272,12 @@ enum Came {
 
 /// How far a list came, kept beside its backups: a list that does not come to its end gives no
 /// receipt.
-struct Diary {
+struct ProgressLog {
     path: PathBuf,
     file: Option<fs_err::File>,
 }
 
-impl Diary {
+impl ProgressLog {
     fn of(attempt: &str, ctx: &Ctx<'_>) -> Self {
         Self { path: place::of("steps", attempt, ctx), file: None }
     }
@@ -277,7 +292,7 @@ impl Diary {
     }
 
     /// Durable before anything is done after it.
-    fn write(&mut self, came: &Came) -> io::Result<()> {
+    fn write(&mut self, came: &PartOutcome) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut line = serde_json::to_vec(came).map_err(io::Error::other)?;
         line.push(b'\n');
@@ -285,8 +300,8 @@ impl Diary {
         file.sync_data()
     }
 
-    /// What came of each part that was begun; `None` if nobody wrote it down.
-    fn read(&self) -> Result<Option<Vec<Came>>, Failure> {
+    /// The outcome of each part that started; `None` if there is no log.
+    fn read(&self) -> Result<Option<Vec<PartOutcome>>, Failure> {
         let text = match fs_err::read_to_string(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| io_error(&error))?,
@@ -294,11 +309,15 @@ impl Diary {
         let mut all = Vec::new();
         // A line that was cut short was written before anything was done.
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-            let came: Came = serde_json::from_str(line)
+            let came: PartOutcome = serde_json::from_str(line)
                 .map_err(|error| exit(format!("`{}` is damaged: {error}", self.path.display())))?;
             match came {
-                Came::Begun => all.push(came),
-                done => *all.last_mut().ok_or_else(|| exit("what is done was not begun"))? = done,
+                PartOutcome::Begun => all.push(came),
+                done => {
+                    *all.last_mut()
+                        .ok_or_else(|| exit("the progress log has a result without a start"))? =
+                        done;
+                }
             }
         }
         Ok(Some(all))
@@ -311,7 +330,7 @@ impl Diary {
     }
 }
 
-/// Each one keeps what it needs under a name of its own.
+/// A context for one part. Each part keeps its data under an attempt name of its own.
 fn within<'a>(ctx: &'a mut Ctx<'_>, attempt: &'a str) -> Ctx<'a> {
     Ctx {
         attempt,

@@ -5,17 +5,18 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Undone, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Prediction, UndoOutcome, Verdict,
 };
-use hoist_engine::plan::{Made, Step};
+use hoist_engine::plan::{AppliedAttempt, Step};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use super::backup::{self, Backup};
 use super::blocks::Until;
 use super::input::parse;
-use super::put::{self, Content, Wanted};
+use super::put::{self, Content, DesiredFile};
 use super::{described, exit, invalid, io_error, place};
 
 /// Files and directories of one step.
@@ -24,8 +25,8 @@ const MAX_DEPTH: usize = 64;
 
 /// So many changes are kept and made durable together,
 const BATCH: usize = 100;
-/// of files that have no more bytes than this, unless it is a single one: until they take their
-/// places they are on the disk besides what they replace.
+/// of files with at most this many bytes in total, unless it is a single file. Until the rename,
+/// the new files take disk space in addition to the files that they replace.
 const BATCH_BYTES: u64 = 64 * 1024 * 1024;
 
 pub(super) struct Sync;
@@ -103,11 +104,11 @@ fn entries(dir: &Path) -> Result<BTreeMap<PathBuf, Entry>, Failure> {
     Ok(found)
 }
 
-/// What has to be done for one path, in the order in which it can be.
+/// A change of one path, in the order in which changes are possible.
 enum Change<'a> {
     Remove(&'a Path),
     Make(&'a Path, &'a Entry),
-    /// Of a directory, when everything is in it: it may be one that nobody may write to.
+    /// Sets the mode of a directory after it is filled: the mode may forbid writing.
     Mode(&'a Path, u32),
 }
 
@@ -118,8 +119,8 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// All of one turn are done before the next: what is looked at to be kept is as it was, and
-    /// files have a directory that may be written to.
+    /// The phase of a change. All changes of one phase finish before the next phase starts, so that
+    /// backups hold the original state and files have a writable directory.
     fn turn(&self) -> u8 {
         match self {
             Self::Remove(_) => 0,
@@ -140,7 +141,8 @@ struct Work<'a> {
 
 impl<'a> Work<'a> {
     fn new(input: &Input, ctx: &Ctx<'a>) -> Result<Self, Failure> {
-        let (from, to) = (place::to_read(&input.from, ctx), place::to_write(&input.to, ctx)?);
+        let from = place::to_read(&input.from, ctx);
+        let to = place::to_write(&input.to, ctx)?;
         if !from.is_dir() {
             return Err(exit(format!("there is no directory `{}`", from.display())));
         }
@@ -163,7 +165,7 @@ impl<'a> Work<'a> {
 
     fn changes(&self, delete: bool) -> Result<Vec<Change<'_>>, Failure> {
         let mut changes = Vec::new();
-        // What is inside comes before what it is in.
+        // The entries of a directory come before the directory.
         for (path, entry) in self.target.iter().rev() {
             let clashes = match self.source.get(path) {
                 None => delete || self.is_below_a_clash(path),
@@ -304,12 +306,12 @@ impl<'a> Work<'a> {
     }
 
     /// A file like the one there.
-    fn wanted<'b>(&self, from: &'b Path) -> Wanted<'b>
+    fn wanted<'b>(&self, from: &'b Path) -> DesiredFile<'b>
     where
         'a: 'b,
     {
         let content = Content::Of(from, self.until);
-        Wanted { content, mode: mode(from).ok(), owner: None, group: None }
+        DesiredFile { content, mode: mode(from).ok(), owner: None, group: None }
     }
 }
 
@@ -336,7 +338,7 @@ impl Action for Sync {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let mut backup = Backup::new(ctx);
         let input = read(&step.call.input).map_err(invalid)?;
         let work = Work::new(&input, ctx)?;
@@ -354,7 +356,7 @@ impl Action for Sync {
             work.carry_out(&batch, &mut backup)?;
         }
         let receipt = backup.receipt()?;
-        Ok(Done { changed: !receipt.is_null(), receipt })
+        Ok(ApplyOutcome { changed: !receipt.is_null(), receipt })
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
@@ -363,22 +365,28 @@ impl Action for Sync {
         let changes = work.changes(input.delete)?;
         Ok(match changes.first() {
             None if !work.to.is_dir() => {
-                Verdict::DoesNot { reason: format!("`{}` does not exist", work.to.display()) }
+                Verdict::fails(format!("`{}` does not exist", work.to.display()))
             }
             None => Verdict::Holds,
             Some(Change::Remove(path)) => {
-                Verdict::DoesNot { reason: format!("`{}` is there", work.to.join(path).display()) }
+                Verdict::fails(format!("`{}` is there", work.to.join(path).display()))
             }
-            Some(Change::Make(path, _)) => Verdict::DoesNot {
-                reason: format!("`{}` is not as it shall be", work.to.join(path).display()),
-            },
-            Some(Change::Mode(path, mode)) => Verdict::DoesNot {
-                reason: format!("the mode of `{}` is not {mode:04o}", work.to.join(path).display()),
-            },
+            Some(Change::Make(path, _)) => {
+                Verdict::fails(format!("`{}` differs", work.to.join(path).display()))
+            }
+            Some(Change::Mode(path, mode)) => Verdict::fails(format!(
+                "the mode of `{}` is not {mode:04o}",
+                work.to.join(path).display()
+            )),
         })
     }
 
-    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(
+        &self,
+        _: &Step,
+        made: &AppliedAttempt,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<UndoOutcome, Failure> {
         backup::restore(made, ctx)
     }
 

@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hoist_engine::action::{
-    Ability, Action, Cancel, Ctx, Done, Output, Prediction, Purpose, Secrets, Stream, Undone,
-    Verdict,
+    Ability, Action, ApplyOutcome, Cancel, Ctx, Observation, Output, Prediction, Purpose, Secrets,
+    Stream, UndoOutcome, Verdict,
 };
-use hoist_engine::execute::Programs;
-use hoist_engine::plan::{Call, Made, Step};
+use hoist_engine::execute::AttemptPrograms;
+use hoist_engine::plan::{AppliedAttempt, Call, Step};
 use serde_json::{Value, json};
 
 use super::*;
 
 #[derive(Default)]
-struct Said(Vec<u8>);
+struct CapturedOutput(Vec<u8>);
 
-impl Output for Said {
+impl Output for CapturedOutput {
     fn line(&mut self, _: Stream, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
         self.0.push(b'\n');
@@ -50,7 +50,8 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (attempts, said) = (std::cell::Cell::new(0), std::cell::RefCell::default());
+        let attempts = std::cell::Cell::new(0);
+        let said = std::cell::RefCell::default();
         Self { dir, catalog: catalog(), attempts, timeout: None, said }
     }
 
@@ -86,7 +87,8 @@ impl Node {
         assert_eq!(action.validate(input), []);
         self.attempts.set(self.attempts.get() + 1);
         let attempt = format!("01run/7/{}", self.attempts.get());
-        let (cancel, mut output) = (Cancel::default(), Said::default());
+        let cancel = Cancel::default();
+        let mut output = CapturedOutput::default();
         let directory = self.path("");
         let mut ctx = Ctx {
             attempt: &attempt,
@@ -96,7 +98,7 @@ impl Node {
             deadline: self.timeout.map(|timeout| Instant::now() + timeout),
             cancel: &cancel,
             secrets: &Vault,
-            programs: &Programs::default(),
+            programs: &AttemptPrograms::default(),
             output: &mut output,
         };
         let call = Call { action: action.describe().name, input: input.clone(), ..Call::default() };
@@ -105,7 +107,7 @@ impl Node {
         came
     }
 
-    fn apply(&self, action: &str, input: Value) -> Result<Done, Failure> {
+    fn apply(&self, action: &str, input: Value) -> Result<ApplyOutcome, Failure> {
         self.with(action, &input, |action, step, ctx| action.apply(step, ctx))
     }
 
@@ -113,7 +115,7 @@ impl Node {
         self.with(action, &input, |action, step, ctx| action.verify(step, ctx))
     }
 
-    fn undo(&self, action: &str, input: Value, receipt: &Value) -> Result<Undone, Failure> {
+    fn undo(&self, action: &str, input: Value, receipt: &Value) -> Result<UndoOutcome, Failure> {
         self.undo_attempt(action, input, self.attempts.get(), receipt)
     }
 
@@ -123,9 +125,10 @@ impl Node {
         input: Value,
         attempt: u32,
         receipt: &Value,
-    ) -> Result<Undone, Failure> {
-        let (attempt, receipt) = (format!("01run/7/{attempt}"), receipt.clone());
-        let made = Made { attempt, receipt, over_changes: false };
+    ) -> Result<UndoOutcome, Failure> {
+        let attempt = format!("01run/7/{attempt}");
+        let receipt = receipt.clone();
+        let made = AppliedAttempt { attempt, receipt, over_changes: false };
         self.with(action, &input, |action, step, ctx| action.undo(step, &made, ctx))
     }
 
@@ -133,11 +136,13 @@ impl Node {
     fn kill(&self, action: &str, input: Value, is_half: impl Fn() -> bool + Sync) {
         let action = self.catalog.get(action).unwrap();
         let step = Step { call: Call { input, ..Call::default() }, ..Step::default() };
-        let (cancel, directory) = (Cancel::default(), self.path(""));
+        let cancel = Cancel::default();
+        let directory = self.path("");
         self.attempts.set(self.attempts.get() + 1);
         let attempt = format!("01run/7/{}", self.attempts.get());
         std::thread::scope(|scope| {
-            let (step, cancel) = (&step, &cancel);
+            let step = &step;
+            let cancel = &cancel;
             let worker = scope.spawn(|| {
                 let mut ctx = Ctx {
                     attempt: &attempt,
@@ -147,8 +152,8 @@ impl Node {
                     deadline: None,
                     cancel,
                     secrets: &Vault,
-                    programs: &Programs::default(),
-                    output: &mut Said::default(),
+                    programs: &AttemptPrograms::default(),
+                    output: &mut CapturedOutput::default(),
                 };
                 action.apply(step, &mut ctx)
             });
@@ -184,15 +189,15 @@ fn faults(action: &str, input: &Value) -> Vec<String> {
 
 fn does_not(verdict: Result<Verdict, Failure>) -> String {
     match verdict {
-        Ok(Verdict::DoesNot { reason }) => reason,
+        Ok(Verdict::Fails(seen)) => seen.output,
         other => panic!("{other:?}"),
     }
 }
 
-fn not_possible(undone: Result<Undone, Failure>) -> String {
+fn not_possible(undone: Result<UndoOutcome, Failure>) -> String {
     match undone.unwrap() {
-        Undone::NotPossible { reason } => reason,
-        Undone::Undone => panic!("undone"),
+        UndoOutcome::NotPossible { reason } => reason,
+        UndoOutcome::Undone => panic!("undone"),
     }
 }
 
@@ -214,7 +219,7 @@ fn every_built_in_action_is_in_the_catalog() {
 }
 
 #[test]
-fn all_that_is_wrong_with_an_input_is_said_at_once() {
+fn faults_of_an_input_are_reported_together() {
     let input = json!({"comand": "x", "env": {"1A": "x", "HOIST_RUN": "y", "B": []}, "cwd": 3});
     let found = faults("shell", &input);
     assert_eq!(
@@ -262,7 +267,7 @@ fn all_that_is_wrong_with_an_input_is_said_at_once() {
 }
 
 #[test]
-fn a_shell_command_runs_in_its_directory_and_knows_for_what() {
+fn shell_command_knows_its_directory_node_and_task() {
     let node = Node::new();
     node.write("sub/there", "");
     let command = "pwd; echo $HOIST_NODE $HOIST_RUN $HOIST_TASK $HOIST_ATTEMPT $GREETING; env | grep -c CARGO; true";
@@ -275,11 +280,12 @@ fn a_shell_command_runs_in_its_directory_and_knows_for_what() {
 }
 
 #[test]
-fn a_command_that_fails_says_why_and_as_a_check_does_not_hold() {
+fn failed_command_reports_its_cause() {
     let node = Node::new();
     let fails = json!({"command": "echo cannot do it >&2; exit 4"});
     assert_eq!(node.reason("shell", fails.clone()), "exit code 4: cannot do it");
-    assert_eq!(does_not(node.verify("shell", fails)), "exit code 4: cannot do it");
+    let seen = Observation { output: "cannot do it".to_owned(), exit_code: Some(4) };
+    assert_eq!(node.verify("shell", fails).unwrap(), Verdict::Fails(seen));
     assert_eq!(node.verify("shell", json!({"command": "true"})).unwrap(), Verdict::Holds);
     assert_eq!(
         node.reason("shell", json!({"command": "/no/such/program"})),
@@ -290,14 +296,14 @@ fn a_command_that_fails_says_why_and_as_a_check_does_not_hold() {
 }
 
 #[test]
-fn a_command_whose_time_is_over_has_timed_out() {
+fn command_past_its_time_limit_has_timed_out() {
     let node = Node { timeout: Some(Duration::from_millis(100)), ..Node::new() };
     let failure = node.apply("shell", json!({"command": "sleep 60"})).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Timeout);
 }
 
 #[test]
-fn a_secret_is_in_a_file_that_is_gone_afterwards_and_not_in_the_environment() {
+fn secret_is_in_a_temporary_file_not_in_the_environment() {
     let node = Node::new();
     let command =
         "cat $PASSWORD; echo; stat -c %a $PASSWORD; echo $PASSWORD; env | grep -c 'value of'; true";
@@ -309,10 +315,8 @@ fn a_secret_is_in_a_file_that_is_gone_afterwards_and_not_in_the_environment() {
 }
 
 #[test]
-fn a_program_of_another_user_can_read_its_secret() {
-    if !rustix_is_root() {
-        return;
-    }
+fn program_of_another_user_can_read_its_secret() {
+    assert!(rustix_is_root(), "a program gets another user only from root; run the tests as root");
     let node = Node::new();
     fs_err::set_permissions(node.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let input = json!({"command": "id -un; cat $PASSWORD", "user": "nobody", "cwd": "/", "secrets": {"PASSWORD": "x"}});
@@ -325,7 +329,7 @@ fn rustix_is_root() -> bool {
 }
 
 #[test]
-fn a_script_is_read_by_who_is_asked_for() {
+fn script_is_read_by_its_interpreter() {
     let node = Node::new();
     node.apply("script", json!({"text": "echo $0 $#: $1", "args": ["a b", 2]})).unwrap();
     assert!(node.said().ends_with("/script 2: a b\n"), "{}", node.said());
@@ -340,7 +344,7 @@ fn a_script_is_read_by_who_is_asked_for() {
 }
 
 #[test]
-fn nothing_is_waited_for_longer_than_needed() {
+fn wait_ends_as_soon_as_its_condition_holds() {
     let node = Node { timeout: Some(Duration::from_secs(30)), ..Node::new() };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -349,7 +353,7 @@ fn nothing_is_waited_for_longer_than_needed() {
     drop(listener);
     assert!(matches!(
         node.verify("wait", json!({"for": {"tcp": address}})).unwrap(),
-        Verdict::DoesNot { .. }
+        Verdict::Fails(_)
     ));
     node.apply("wait", json!({"for": {"ms": 1}})).unwrap();
     let path = node.path("comes");
@@ -379,7 +383,7 @@ fn serve(answer: &'static str, times: usize) -> String {
 }
 
 #[test]
-fn an_answer_is_looked_at() {
+fn http_answer_is_checked() {
     let node = Node::new();
     let url =
         serve("HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\nall right", 4);
@@ -408,7 +412,7 @@ fn an_answer_is_looked_at() {
 }
 
 #[test]
-fn a_server_is_trusted_if_the_named_authority_vouches_for_it() {
+fn http_server_is_trusted_by_the_named_authority() {
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let secret =
@@ -442,12 +446,12 @@ fn a_server_is_trusted_if_the_named_authority_vouches_for_it() {
     node.write("other.pem", &other.cert.pem());
     assert!(matches!(
         node.verify("http", json!({"url": url, "ca": "other.pem"})).unwrap(),
-        Verdict::DoesNot { .. }
+        Verdict::Fails(_)
     ));
 }
 
 #[test]
-fn the_controllers_machine_is_not_rebooted() {
+fn reboot_of_the_controller_machine_is_refused() {
     let reason = Node::new().reason("reboot", json!({}));
     assert_eq!(reason, "`n1` is a directory of the controller's machine, which is not rebooted");
 }
@@ -463,7 +467,7 @@ fn fake(node: &Node, exit: i32, prints: &str) -> std::ffi::OsString {
 }
 
 #[test]
-fn puppet_says_by_its_exit_code_whether_it_changed_anything() {
+fn puppet_exit_code_tells_whether_anything_changed() {
     let node = Node::new();
     let input = json!({"manifest": "site.pp", "modules": "/etc/modules"});
     let run = |exit, input: &Value| {
@@ -493,7 +497,7 @@ fn puppet_says_by_its_exit_code_whether_it_changed_anything() {
 }
 
 #[test]
-fn ansible_says_in_its_recap_whether_it_changed_anything() {
+fn ansible_recap_tells_whether_anything_changed() {
     let node = Node::new();
     let run = |exit, changed: u32, input: &Value| {
         let recap = format!(
@@ -540,7 +544,7 @@ fn is_installed(program: &str) {
 }
 
 #[test]
-fn a_real_manifest_is_applied() {
+fn puppet_applies_a_real_manifest() {
     is_installed("puppet");
     let node = Node::new();
     let made = node.path("made");
@@ -575,7 +579,7 @@ fn a_real_manifest_is_applied() {
 }
 
 #[test]
-fn a_real_playbook_is_run() {
+fn ansible_runs_a_real_playbook() {
     is_installed("ansible-playbook");
     let node = Node::new();
     let book = "- hosts: all\n  gather_facts: false\n  tasks:\n  - copy: {dest: \"{{ out }}\", content: hello}\n";
@@ -597,7 +601,7 @@ fn a_real_playbook_is_run() {
 }
 
 #[test]
-fn the_form_for_other_machines_does_the_same() {
+fn remote_form_of_an_action_does_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let run = |action: &str, input: &Value, purpose| {
         let script = catalog().get(action).unwrap().script(input, purpose).expect("a script");
@@ -637,7 +641,7 @@ fn the_form_for_other_machines_does_the_same() {
 }
 
 #[test]
-fn who_can_verify_or_undo_says_so() {
+fn actions_declare_verify_and_undo() {
     let can = |name: &str, ability| catalog().get(name).unwrap().describe().can.contains(&ability);
     for name in ["file", "copy", "sync"] {
         assert!(can(name, Ability::Verify) && can(name, Ability::Undo), "{name}");

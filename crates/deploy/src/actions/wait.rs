@@ -3,10 +3,11 @@
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Purpose, Script, UndoOutcome, Verdict,
 };
-use hoist_engine::plan::{Made, Step};
+use hoist_engine::plan::{AppliedAttempt, Step};
 use serde_json::Value;
 
 use super::blocks::Until;
@@ -110,11 +111,11 @@ impl Action for Wait {
         read(input).err().unwrap_or_default()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let wanted = read(&step.call.input).map_err(invalid)?;
         if let For::Time(time) = wanted {
             sleep(time, ctx)?;
-            return Ok(Done::default());
+            return Ok(ApplyOutcome::default());
         }
         let until = Instant::now() + LONGEST;
         while let Err(reason) = look(&wanted, ctx) {
@@ -123,14 +124,14 @@ impl Action for Wait {
             }
             sleep(EVERY, ctx).map_err(|failure| Failure { reason: reason.clone(), ..failure })?;
         }
-        Ok(Done::default())
+        Ok(ApplyOutcome::default())
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let wanted = read(&step.call.input).map_err(invalid)?;
         Ok(match look(&wanted, ctx) {
             Ok(()) => Verdict::Holds,
-            Err(reason) => Verdict::DoesNot { reason },
+            Err(reason) => Verdict::fails(reason),
         })
     }
 
@@ -138,8 +139,8 @@ impl Action for Wait {
         true
     }
 
-    fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::Undone)
+    fn undo(&self, _: &Step, _: &AppliedAttempt, _: &mut Ctx<'_>) -> Result<UndoOutcome, Failure> {
+        Ok(UndoOutcome::Undone)
     }
 
     fn script(&self, input: &Value, purpose: Purpose) -> Option<Script> {

@@ -2,25 +2,30 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{End, Graph, Is, number};
-use crate::diagnostic::{Code, Diagnostic};
+use super::{End, Graph, VertexKind, number};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
 use crate::target::Targets;
 
-/// Circles that are told at once.
+/// Cycles that are reported at once.
 const MAX_TOLD: usize = 10;
 /// Nodes that have the same circle and are named.
 const MAX_NAMED: usize = 5;
 /// Vertices of a circle that the shortest way round is looked for from.
 const MAX_STARTS: usize = 256;
 
-/// Instances can wait for each other only if their tasks do, so those are looked at first: there
+/// Instances can wait for each other only if their tasks do. Tasks are checked first, because there
 /// are fewer of them.
-pub(super) fn find(book: &Book, targets: &Targets, graph: &Graph, found: &mut Vec<Diagnostic>) {
+pub(super) fn find(
+    book: &Book,
+    targets: &Targets,
+    graph: &Graph,
+    found: &mut Vec<SourceDiagnostic>,
+) {
     if !tasks_wait_for_each_other(book, graph) {
         return;
     }
-    // What is the same on every node is told once, as tasks.
+    // A cycle that is the same on every node is reported once, as tasks.
     let mut alike: BTreeMap<Kind, Vec<Vec<u32>>> = BTreeMap::new();
     for component in components(&graph.after) {
         alike.entry(kind(graph, &component)).or_default().push(component);
@@ -50,8 +55,8 @@ fn kind(graph: &Graph, component: &[u32]) -> Kind {
 /// The node that all of them are on.
 fn only_node(graph: &Graph, vertices: &[u32]) -> Option<u32> {
     let node = |vertex: &u32| match graph.is(*vertex) {
-        Is::Instance(instance) => Some(instance.node),
-        Is::Barrier(_) | Is::Join(_) => None,
+        VertexKind::Instance(instance) => Some(instance.node),
+        VertexKind::Barrier(_) | VertexKind::Join(_) => None,
     };
     let first = node(vertices.first()?)?;
     vertices.iter().all(|vertex| node(vertex) == Some(first)).then_some(first)
@@ -76,7 +81,9 @@ pub(crate) fn components(after: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let mut index = vec![NEW; after.len()];
     let mut low = vec![0; after.len()];
     let mut is_open = vec![false; after.len()];
-    let (mut open, mut next, mut circles) = (Vec::new(), 0, Vec::new());
+    let mut open = Vec::new();
+    let mut next = 0;
+    let mut circles = Vec::new();
     for root in 0..number(after.len()) {
         if index[root as usize] != NEW {
             continue;
@@ -157,7 +164,7 @@ fn shortest(graph: &Graph, component: &[u32]) -> Vec<u32> {
 }
 
 /// The circle of tasks that components which are alike have, and where it is.
-fn told(book: &Book, targets: &Targets, graph: &Graph, alike: &[Vec<u32>]) -> Diagnostic {
+fn told(book: &Book, targets: &Targets, graph: &Graph, alike: &[Vec<u32>]) -> SourceDiagnostic {
     let path = shortest(graph, &alike[0]);
     let ends: Vec<End> = path.iter().filter_map(|vertex| graph.end(*vertex)).collect();
     let round = &ends[..=period(&ends)];
@@ -168,7 +175,7 @@ fn told(book: &Book, targets: &Targets, graph: &Graph, alike: &[Vec<u32>]) -> Di
     let tasks: Vec<&str> = round.iter().map(task).collect();
     let place = place(book, targets, graph, &path, alike);
     let message = format!("they wait for each other: {}{place}", tasks.join(" → "));
-    let mut diagnostic = Diagnostic::without_place(Code::Cycle, message);
+    let mut diagnostic = SourceDiagnostic::without_place(Code::Cycle, message);
     for (pair, ends) in path.windows(2).zip(round.windows(2)) {
         let Some(reason) = graph.reasons(pair[1], pair[0]).next() else { continue };
         diagnostic.place.get_or_insert(reason.place);
@@ -176,7 +183,7 @@ fn told(book: &Book, targets: &Targets, graph: &Graph, alike: &[Vec<u32>]) -> Di
             format!("{} → {} ({} {})", task(&ends[0]), task(&ends[1]), reason.word, reason.to);
         diagnostic = diagnostic.note(reason.place, text);
     }
-    diagnostic.remedy("take one of these declarations away")
+    diagnostic.hint("take one of these declarations away")
 }
 
 /// After how many steps a closed way begins again: two instances of a task that wait for each other
@@ -198,7 +205,8 @@ fn place(
     alike: &[Vec<u32>],
 ) -> String {
     let nodes: Option<Vec<u32>> = alike.iter().map(|one| only_node(graph, one)).collect();
-    let is_of_barriers = path.iter().all(|vertex| matches!(graph.is(*vertex), Is::Barrier(_)));
+    let is_of_barriers =
+        path.iter().all(|vertex| matches!(graph.is(*vertex), VertexKind::Barrier(_)));
     let more = |named: usize| match alike.len() - named {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -222,12 +230,12 @@ fn place(
 /// `db-join@node3`, or the barrier.
 pub(crate) fn name(book: &Book, targets: &Targets, graph: &Graph, vertex: u32) -> String {
     match graph.is(vertex) {
-        Is::Barrier(at) => book.barriers[at as usize].id.value.clone(),
-        Is::Instance(instance) => format!(
+        VertexKind::Barrier(at) => book.barriers[at as usize].id.value.clone(),
+        VertexKind::Instance(instance) => format!(
             "{}@{}",
             book.tasks[instance.task as usize].id.value, targets.nodes[instance.node as usize].name
         ),
-        Is::Join(at) => {
+        VertexKind::Join(at) => {
             let tasks = graph.joins[at as usize].tasks.iter();
             let tasks: Vec<&str> =
                 tasks.map(|task| book.tasks[*task as usize].id.value.as_str()).take(4).collect();

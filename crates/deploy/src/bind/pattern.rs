@@ -37,7 +37,7 @@ impl<'a> Matcher<'a> {
         self.by_name.get(name).copied()
     }
 
-    /// What it matches; or why it is no pattern.
+    /// The matching tasks and barriers, or the reason why the pattern is invalid.
     pub(crate) fn ends(&self, pattern: &Pattern) -> Result<Vec<End>, String> {
         Ok(match pattern {
             Pattern::Exact(name) => self.get(name).into_iter().collect(),

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use hoist_engine::plan::{Kind, Rule, StepId};
 use serde_json::{Value, json};
 
-use super::{Compiled, Note};
-use crate::bind::Is;
+use super::{CompiledPlan, Note};
+use crate::bind::VertexKind;
 use crate::spec::{Sources, Want};
 
-/// Edges that are listed one by one; beyond it joins stand for what they stand for.
+/// Edges that are listed one by one; beyond this number, joins are listed instead of their members.
 pub const MAX_LISTED_EDGES: usize = 100_000;
 
-impl Compiled {
+impl CompiledPlan {
     /// Everything that was bound. Where there are more than `max_edges` pairs, edges are those of
     /// the plan, with its joins.
     pub fn to_json(&self, sources: &Sources, max_edges: usize) -> Value {
@@ -29,8 +29,8 @@ impl Compiled {
             "barriers": self.listed_barriers(),
             "edges_are": if are_expanded { "pairs" } else { "joined" },
             "edges": edges,
-            "limits": self.draft.pools,
-            "cohorts": self.draft.cohorts,
+            "limits": self.draft.limits,
+            "failure_domains": self.draft.failure_domains,
             "windows": self.draft.windows,
             "diagnostics": diagnostics.collect::<Vec<_>>(),
         });
@@ -44,7 +44,7 @@ impl Compiled {
         value
     }
 
-    /// What they are about, and which file each of their fields is from.
+    /// Each task with its description and the file that each of its fields comes from.
     fn listed_tasks(&self, sources: &Sources) -> Value {
         let listed = self.tasks.iter().zip(&self.notes).map(|(name, Note { about, fields })| {
             let from: BTreeMap<&str, String> =
@@ -129,9 +129,9 @@ impl Compiled {
 
     fn kind(&self, before: u32, after: u32) -> &'static str {
         match (self.graph.is(before), self.graph.is(after)) {
-            (Is::Instance(a), Is::Instance(b)) if a.node == b.node => "same",
-            (Is::Instance(_), Is::Instance(_)) => "cross",
-            (Is::Barrier(_), Is::Barrier(_)) => "same",
+            (VertexKind::Instance(a), VertexKind::Instance(b)) if a.node == b.node => "same",
+            (VertexKind::Instance(_), VertexKind::Instance(_)) => "cross",
+            (VertexKind::Barrier(_), VertexKind::Barrier(_)) => "same",
             _ => "barrier",
         }
     }

@@ -4,19 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoist_engine::plan::{Cohort, Holder, Kind, Pool, Rule, StepId};
+use hoist_engine::plan::{ConcurrencyLimit, FailureDomain, Holder, Kind, Rule, StepId};
 use hoist_model::nearest;
 
 use super::steps::{Maker, trips_alone};
 use crate::bind::{components, number};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::spec::{At, Place, Role};
 
-/// Roles as bits; of more than these it is not looked at whether they wait for each other.
+/// Roles as bits. Roles beyond this number are not checked for waiting for each other.
 type RoleBits = u64;
 
 /// A role of which not all nodes are worked on at once.
-struct Held<'a> {
+struct LimitedRole<'a> {
     role: &'a Role,
     steps: Steps,
     /// The fewest that any of its limits has.
@@ -36,7 +36,7 @@ pub(super) struct Limit {
 type Steps = BTreeMap<u32, Vec<u32>>;
 
 impl Maker<'_> {
-    pub(super) fn rollouts(&mut self, found: &mut Vec<Diagnostic>) {
+    pub(super) fn rollouts(&mut self, found: &mut Vec<SourceDiagnostic>) {
         let book = self.book;
         let mut held = Vec::new();
         for (at, role) in book.roles.iter().enumerate() {
@@ -45,7 +45,7 @@ impl Maker<'_> {
                 continue;
             }
             let steps = self.vertices_of(at);
-            let pools = self.draft.pools.len();
+            let limits = self.draft.limits.len();
             self.canary(role, &steps, found);
             for (amount, what, held_by) in [
                 (&role.at_once, "", Holder::Subject),
@@ -59,11 +59,17 @@ impl Maker<'_> {
                     found.extend(warning);
                 }
                 let name = format!("role {}{what}", role.name.value);
-                self.limit(at, &steps, Pool { name, places, held_by }, amount.place, found);
+                self.limit(
+                    at,
+                    &steps,
+                    ConcurrencyLimit { name, slots: places, held_by },
+                    amount.place,
+                    found,
+                );
             }
             self.per_label(at, role, &steps, found);
-            let places = self.draft.pools[pools..].iter().map(|pool| pool.places).min();
-            held.extend(places.map(|places| Held { role, steps, places }));
+            let places = self.draft.limits[limits..].iter().map(|limit| limit.slots).min();
+            held.extend(places.map(|places| LimitedRole { role, steps, places }));
         }
         self.refuse_crossing(&held, found);
         self.refuse_waiting(found);
@@ -71,7 +77,7 @@ impl Maker<'_> {
 
     /// Nodes that keep their places while they wait for others of the same role: where they can have
     /// all places at once, the others never get one.
-    fn refuse_waiting(&self, found: &mut Vec<Diagnostic>) {
+    fn refuse_waiting(&self, found: &mut Vec<SourceDiagnostic>) {
         let after = self.after();
         if self.limits.is_empty() || !components(&after).is_empty() {
             return;
@@ -80,7 +86,7 @@ impl Maker<'_> {
         for Limit { role, steps, places, place } in &self.limits {
             let mut owners = owners(steps, after.len());
             for (vertex, owner) in self.draft.vertices.iter().zip(&mut owners) {
-                // What is skipped needs no place.
+                // A skipped step needs no slot.
                 if matches!(&vertex.kind, Kind::Step(step) if step.skip.is_some()) {
                     *owner = None;
                 }
@@ -110,7 +116,7 @@ impl Maker<'_> {
             );
             let task = name(step).rsplit_once('@').map_or(name(step).as_str(), |(task, _)| task);
             let written = self.book.tasks.iter().find(|known| known.id.value == task);
-            let diagnostic = Diagnostic::new(Code::Contradiction, *place, message).remedy(
+            let diagnostic = SourceDiagnostic::new(Code::Contradiction, *place, message).hint(
                 "raise the limit, or make a role of its own of what comes before the waiting",
             );
             found.push(match written {
@@ -169,7 +175,7 @@ impl Maker<'_> {
         vertices.iter().find_map(|at| Some((*at, waits[*at as usize]?)))
     }
 
-    /// What is done before any of these begins: it is before all of them.
+    /// Vertices that are done before any of these begins, because they precede all of them.
     fn before_all(&self, begins: &[u32], order: &[u32]) -> Vec<bool> {
         let mut all = vec![true; self.draft.vertices.len()];
         for begin in begins {
@@ -180,7 +186,8 @@ impl Maker<'_> {
                     continue;
                 }
                 let vertex = &self.draft.vertices[*at as usize];
-                // Of a join that passes without some, nobody knows which are done.
+                // After a join that passes without some members, it is unknown which members are
+                // done.
                 if matches!(vertex.kind, Kind::Join(rule) if needed(rule, vertex.after.len()) < vertex.after.len())
                 {
                     continue;
@@ -197,7 +204,7 @@ impl Maker<'_> {
 
     /// A node of one role that waits for a place of another while it keeps its own, and a node that
     /// does it the other way round, could wait for each other for ever.
-    fn refuse_crossing(&self, held: &[Held<'_>], found: &mut Vec<Diagnostic>) {
+    fn refuse_crossing(&self, held: &[LimitedRole<'_>], found: &mut Vec<SourceDiagnostic>) {
         if held.len() < 2 {
             return;
         }
@@ -254,16 +261,22 @@ impl Maker<'_> {
         }
     }
 
-    fn per_label(&mut self, at: usize, role: &Role, steps: &Steps, found: &mut Vec<Diagnostic>) {
+    fn per_label(
+        &mut self,
+        at: usize,
+        role: &Role,
+        steps: &Steps,
+        found: &mut Vec<SourceDiagnostic>,
+    ) {
         let Some(At { value: per, place }) = &role.per else { return };
         for (label, places) in per {
             if *places == 0 {
                 let message = format!("at most 0 at once with the same `{label}` means never");
-                let diagnostic = Diagnostic::new(Code::Contradiction, *place, message);
-                found.push(diagnostic.remedy("write at least 1"));
+                let diagnostic = SourceDiagnostic::new(Code::Contradiction, *place, message);
+                found.push(diagnostic.hint("write at least 1"));
                 continue;
             }
-            // Of those without the label nobody knows that they are not together.
+            // Nodes without the label may be in one failure domain, so they count as one.
             let mut parts: BTreeMap<Option<String>, Steps> = BTreeMap::new();
             for (node, vertices) in steps {
                 let labels = &self.targets.nodes[*node as usize].spec.labels;
@@ -280,27 +293,33 @@ impl Maker<'_> {
                     Some(value) => format!("role {} {label}={value}", role.name.value),
                     None => format!("role {} without {label}", role.name.value),
                 };
-                let pool = Pool { name, places: *places, held_by: Holder::Subject };
-                self.limit(at, &part, pool, *place, found);
+                let limit = ConcurrencyLimit { name, slots: *places, held_by: Holder::Subject };
+                self.limit(at, &part, limit, *place, found);
             }
         }
     }
 
-    fn no_such_label(&self, role: &Role, label: &str, place: Place, steps: &Steps) -> Diagnostic {
+    fn no_such_label(
+        &self,
+        role: &Role,
+        label: &str,
+        place: Place,
+        steps: &Steps,
+    ) -> SourceDiagnostic {
         let message = format!("no node of role `{}` has the label `{label}`", role.name.value);
         let nodes = steps.keys().map(|node| &self.targets.nodes[*node as usize].spec.labels);
         let labels: BTreeSet<&str> =
             nodes.flat_map(hoist_model::node::Labels::iter).map(|(key, _)| key.as_str()).collect();
-        let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
+        let diagnostic = SourceDiagnostic::new(Code::Contradiction, place, message);
         match nearest(label, labels) {
             Some(close) => diagnostic.suggest(Some(close)),
-            None => diagnostic.remedy("such a limit limits nothing; take it away"),
+            None => diagnostic.hint("such a limit limits nothing; take it away"),
         }
     }
 
-    /// The other nodes begin when all of the canaries' steps of the role have come to a good end. Who
+    /// The other nodes begin when all of the canaries' steps of the role have succeeded. Who
     /// does nothing in this run is neither.
-    fn canary(&mut self, role: &Role, steps: &Steps, found: &mut Vec<Diagnostic>) {
+    fn canary(&mut self, role: &Role, steps: &Steps, found: &mut Vec<SourceDiagnostic>) {
         let Some(amount) = &role.canary else { return };
         let set = self.role_set(role);
         let members = set.nodes.len();
@@ -311,11 +330,11 @@ impl Maker<'_> {
         let name = &role.name.value;
         if count as usize >= members {
             let message = format!("role `{name}` has {count} canaries of {members} nodes");
-            let diagnostic = Diagnostic::new(Code::Contradiction, amount.place, message);
-            found.push(diagnostic.remedy("canaries go before others; ask for fewer"));
+            let diagnostic = SourceDiagnostic::new(Code::Contradiction, amount.place, message);
+            found.push(diagnostic.hint("canaries go before others; ask for fewer"));
             return;
         }
-        // The first member is what the others mostly wait for.
+        // The others usually wait for the first member.
         let others = set.nodes.iter().copied().filter(|node| Some(*node) != set.first);
         let usual: Vec<u32> = set.first.into_iter().chain(others).collect();
         let busy: Vec<u32> =
@@ -332,16 +351,16 @@ impl Maker<'_> {
             found.push(self.no_canary(role, amount.place, canaries, is_usual));
             return;
         }
-        self.draft.cohorts.push(Cohort {
+        self.draft.failure_domains.push(FailureDomain {
             name: format!("{name} canaries"),
             tolerate: 0,
             trips_alone: trips_alone(role),
-            ..Cohort::default()
+            ..FailureDomain::default()
         });
-        let cohort = number(self.draft.cohorts.len() - 1);
+        let failure_domain = number(self.draft.failure_domains.len() - 1);
         for vertex in &ends {
             if let Kind::Step(step) = &mut self.draft.vertices[*vertex as usize].kind {
-                step.cohort = Some(cohort);
+                step.failure_domain = Some(failure_domain);
             }
         }
         if others.is_empty() {
@@ -351,7 +370,7 @@ impl Maker<'_> {
         let mut gate = self.add_join(format!("canaries of {name}"), ends);
         if let Some(pause) = role.pause_after_canary {
             let pause_name = format!("pause after canaries of {name}");
-            gate = self.add_pause(pause_name, pause.value, gate, (canaries[0], cohort));
+            gate = self.add_pause(pause_name, pause.value, gate, (canaries[0], failure_domain));
         }
         let begins: Vec<u32> = others.iter().flat_map(|node| self.begins(&steps[node])).collect();
         for vertex in begins {
@@ -383,13 +402,19 @@ impl Maker<'_> {
 
     /// Canaries that wait for those that come after them. Where others than the usual ones had to be
     /// taken, the file is not at fault.
-    fn no_canary(&self, role: &Role, place: Place, canaries: &[u32], is_usual: bool) -> Diagnostic {
+    fn no_canary(
+        &self,
+        role: &Role,
+        place: Place,
+        canaries: &[u32],
+        is_usual: bool,
+    ) -> SourceDiagnostic {
         let name = &role.name.value;
         if is_usual {
             let message =
                 format!("role `{name}` would never finish: its canaries wait for its other nodes");
             let remedy = "take the limit away, or let them not wait for each other";
-            return Diagnostic::new(Code::Contradiction, place, message).remedy(remedy);
+            return SourceDiagnostic::new(Code::Contradiction, place, message).hint(remedy);
         }
         let canaries: Vec<&str> =
             canaries.iter().map(|canary| self.draft.subjects[*canary as usize].as_str()).collect();
@@ -399,7 +424,7 @@ impl Maker<'_> {
             canaries.join(", "),
         );
         let remedy = "select one node first, and the others when it has stood the test";
-        Diagnostic::new(Code::Contradiction, place, message).mild().remedy(remedy)
+        SourceDiagnostic::new(Code::Contradiction, place, message).mild().hint(remedy)
     }
 
     /// Steps of a role on one node that wait for no other of them.
@@ -422,14 +447,14 @@ impl Maker<'_> {
         &mut self,
         role: usize,
         steps: &Steps,
-        pool: Pool,
+        limit: ConcurrencyLimit,
         place: Place,
-        found: &mut Vec<Diagnostic>,
+        found: &mut Vec<SourceDiagnostic>,
     ) {
-        if pool.places as usize >= steps.len() {
+        if limit.slots as usize >= steps.len() {
             return;
         }
-        let places = pool.places;
+        let places = limit.slots;
         let after = self.after();
         if !components(&after).is_empty() {
             return;
@@ -444,21 +469,21 @@ impl Maker<'_> {
                 steps.len(),
             );
             let remedy = "raise the limit to all nodes, or use `at_once` of the single task";
-            found.push(Diagnostic::new(Code::Contradiction, place, message).remedy(remedy));
+            found.push(SourceDiagnostic::new(Code::Contradiction, place, message).hint(remedy));
             return;
         }
         self.admit_in_order(steps, &after, &owners);
         self.limits.push(Limit { role, steps: steps.clone(), places, place });
-        let at = self.pool(pool);
+        let at = self.add_limit(limit);
         for vertex in steps.values().flatten() {
             if let Kind::Step(step) = &mut self.draft.vertices[*vertex as usize].kind {
-                step.pools.push(at);
+                step.limits.push(at);
             }
         }
     }
 
-    /// A node that waits for another of them begins after it has what it waits for: it would hold
-    /// a place that the other needs.
+    /// A node that waits for another node of the role begins only after its dependencies. Otherwise
+    /// it would hold a slot that the other node needs.
     fn admit_in_order(&mut self, steps: &Steps, after: &[Vec<u32>], owners: &[Option<u32>]) {
         let known = behind(after, owners);
         let mut former = Vec::new();
@@ -490,7 +515,7 @@ impl Maker<'_> {
     }
 }
 
-/// How many of so many must have come to a good end before a join is passed.
+/// How many of so many must have succeeded before a join is passed.
 fn needed(rule: Rule, all: usize) -> usize {
     match rule {
         Rule::All | Rule::AnyEnd => all,
@@ -500,13 +525,13 @@ fn needed(rule: Rule, all: usize) -> usize {
     }
 }
 
-/// What has failed is not available, tolerated or not.
+/// A failed node is unavailable, tolerated or not.
 fn stays_unavailable(
     role: &Role,
     tolerate: u32,
     places: u32,
     members: usize,
-) -> Option<Diagnostic> {
+) -> Option<SourceDiagnostic> {
     let written = role.tolerate.as_ref()?;
     if tolerate < places || places as usize >= members {
         return None;
@@ -516,11 +541,11 @@ fn stays_unavailable(
          failed: no more may be unavailable",
         role.name.value,
     );
-    let warning = Diagnostic::new(Code::ToleranceDefeated, written.place, message);
-    Some(warning.remedy("tolerate fewer, or let more be unavailable"))
+    let warning = SourceDiagnostic::new(Code::ToleranceDefeated, written.place, message);
+    Some(warning.hint("tolerate fewer, or let more be unavailable"))
 }
 
-fn crossing<'r>(roles: impl Iterator<Item = &'r Role>) -> Diagnostic {
+fn crossing<'r>(roles: impl Iterator<Item = &'r Role>) -> SourceDiagnostic {
     let mut roles: Vec<&Role> = roles.collect();
     roles.sort_unstable_by_key(|role| role.name.place);
     let names: Vec<String> = roles.iter().map(|role| format!("`{}`", role.name.value)).collect();
@@ -530,8 +555,8 @@ fn crossing<'r>(roles: impl Iterator<Item = &'r Role>) -> Diagnostic {
         names.join(" and ")
     );
     let place = roles.first().map(|role| role.name.place).unwrap_or_default();
-    let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
-    diagnostic.remedy("make one role of them for the limit, or let all nodes go in the same order")
+    let diagnostic = SourceDiagnostic::new(Code::Contradiction, place, message);
+    diagnostic.hint("make one role of them for the limit, or let all nodes go in the same order")
 }
 
 fn owners(steps: &Steps, vertices: usize) -> Vec<Option<u32>> {
@@ -546,7 +571,7 @@ fn owners(steps: &Steps, vertices: usize) -> Vec<Option<u32>> {
 
 /// Two nodes of which each has a step that comes after one of the other.
 fn wait_for_each_other(after: &[Vec<u32>], owners: &[Option<u32>]) -> Option<(u32, u32)> {
-    // All steps of a node as one vertex: a circle through two nodes is what is looked for.
+    // All steps of a node become one vertex, which reveals cycles through two nodes.
     let mut firsts: BTreeMap<u32, u32> = BTreeMap::new();
     let mut as_one: Vec<u32> = (0..number(after.len())).collect();
     for (vertex, owner) in (0..).zip(owners) {
@@ -567,7 +592,7 @@ fn wait_for_each_other(after: &[Vec<u32>], owners: &[Option<u32>]) -> Option<(u3
     })
 }
 
-/// Whose steps are before a vertex: nobody's, or those of at most two that are remembered.
+/// The nodes whose steps precede a vertex: none, or at most two that are remembered.
 #[derive(Debug, Clone, Copy, Default)]
 struct Behind([Option<u32>; 2], bool);
 
@@ -605,7 +630,7 @@ fn behind(after: &[Vec<u32>], owners: &[Option<u32>]) -> Vec<Behind> {
     known
 }
 
-/// Each after what it waits for.
+/// A topological order: each vertex after its dependencies.
 fn order(after: &[Vec<u32>]) -> Vec<u32> {
     let mut open: Vec<usize> = after.iter().map(Vec::len).collect();
     let mut next = vec![Vec::new(); after.len()];

@@ -1,11 +1,12 @@
-//! The steps of a plan: what is done in each instance, within which limits, and whether at all.
+//! The steps of a plan: the action of each instance, its limits and its condition.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use hoist_engine::action::{Ability, Description};
 use hoist_engine::plan::{
-    Call, Cohort, Draft, Holder, Kind, Pool, Repeat, Rule, Step, StepId, Vertex, Window,
+    Call, ConcurrencyLimit, Draft, FailureDomain, Holder, Kind, Repeat, Rule, Step, StepId, Vertex,
+    Window,
 };
 use hoist_engine::simulate::MAX_TAKES_MS;
 use hoist_model::nearest;
@@ -15,15 +16,17 @@ use super::rollout::Limit;
 use super::{BREAKER, Options, PER_NODE};
 use crate::bind::{self, Graph, Instance, barrier_rule, number, rule};
 use crate::condition::{Decision, Facts};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
 use crate::select::Outcome;
-use crate::spec::{Amount, At, Check, Fallen, Place, Role, Run, Task, Tripped, Use, Week};
+use crate::spec::{
+    Amount, At, Check, FailurePolicy, Place, Role, Run, Task, TripPolicy, Use, Week,
+};
 use crate::target::{RoleSet, Targets};
 
 /// Actions that may be done again without harm.
 const SAFE: [&str; 6] = ["file", "copy", "sync", "puppet", "wait", "none"];
-/// An action that needs so long to look at one input is not asked about others.
+/// An action that needs this long to validate one input is not asked about others.
 const TOO_LONG: Duration = Duration::from_secs(5);
 /// Methods of `http` that only ask.
 const ASKS: [&str; 2] = ["GET", "HEAD"];
@@ -43,7 +46,7 @@ pub(super) struct Maker<'a> {
     locks: HashMap<(u32, String), u32>,
     windows: HashMap<String, u32>,
     descriptions: HashMap<String, Option<Description>>,
-    /// Actions that took too long to say what they think of an input.
+    /// Actions whose validation of an input took too long.
     hung: HashSet<String>,
 }
 
@@ -72,16 +75,16 @@ impl<'a> Maker<'a> {
         }
     }
 
-    pub(super) fn make(&mut self, found: &mut Vec<Diagnostic>) {
+    pub(super) fn make(&mut self, found: &mut Vec<SourceDiagnostic>) {
         self.draft.subjects = self.targets.nodes.iter().map(|node| node.name.to_string()).collect();
         let limits = &self.book.limits;
         let breaker = limits.breaker.map_or(BREAKER, |breaker| breaker.value);
         self.draft.breaker = Some(breaker).filter(|breaker| *breaker > 0);
         self.draft.on_crash = limits.on_crash.map(|on_crash| on_crash.value).unwrap_or_default();
         self.draft.vertices.reserve(self.graph.after.len());
-        self.cohorts(found);
+        self.failure_domains(found);
         self.barriers();
-        let common = self.common_pools(found);
+        let common = self.common_limits(found);
         for (task, at) in self.book.tasks.iter().zip(0..) {
             self.task(task, at, &common, found);
         }
@@ -96,8 +99,8 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// What is wrong with tasks and roles whatever nodes there are.
-    pub(super) fn look(&mut self, found: &mut Vec<Diagnostic>) {
+    /// Reports faults of tasks and roles that do not depend on the nodes.
+    pub(super) fn look(&mut self, found: &mut Vec<SourceDiagnostic>) {
         let book = self.book;
         self.look_at_limits(found);
         for role in &book.roles {
@@ -114,7 +117,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    fn look_at_amount(&self, amount: &At<Amount>, found: &mut Vec<Diagnostic>) {
+    fn look_at_amount(&self, amount: &At<Amount>, found: &mut Vec<SourceDiagnostic>) {
         match &amount.value {
             Amount::Count(0) => found.push(never(amount.place)),
             Amount::Expression(text) => {
@@ -124,7 +127,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    fn look_at_limits(&self, found: &mut Vec<Diagnostic>) {
+    fn look_at_limits(&self, found: &mut Vec<SourceDiagnostic>) {
         let limits = &self.book.limits;
         for at_once in [limits.at_once, limits.per_node].into_iter().flatten() {
             if at_once.value == 0 {
@@ -133,12 +136,12 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// A role of which nobody knows its nodes has none; that was told.
+    /// A role whose nodes are unknown is empty; a diagnostic reported it.
     pub(super) fn role_set(&self, role: &Role) -> RoleSet {
         self.targets.roles.get(&role.name.value).cloned().unwrap_or_default()
     }
 
-    fn cohorts(&mut self, found: &mut Vec<Diagnostic>) {
+    fn failure_domains(&mut self, found: &mut Vec<SourceDiagnostic>) {
         for (at, role) in self.book.roles.iter().enumerate() {
             let set = self.role_set(role);
             for node in set.nodes.iter() {
@@ -158,15 +161,15 @@ impl<'a> Maker<'a> {
                 let name = &role.name.value;
                 let message =
                     format!("role `{name}` tolerates {tolerate} failed nodes, but has {members}");
-                let diagnostic = Diagnostic::new(Code::Contradiction, written.place, message);
-                found.push(diagnostic.remedy("tolerate fewer, or a part such as `50%`"));
+                let diagnostic = SourceDiagnostic::new(Code::Contradiction, written.place, message);
+                found.push(diagnostic.hint("tolerate fewer, or a part such as `50%`"));
             }
             self.tolerances.push(tolerate);
-            self.draft.cohorts.push(Cohort {
+            self.draft.failure_domains.push(FailureDomain {
                 name: role.name.value.clone(),
                 tolerate,
                 trips_alone: trips_alone(role),
-                ..Cohort::default()
+                ..FailureDomain::default()
             });
         }
     }
@@ -192,34 +195,40 @@ impl<'a> Maker<'a> {
         }
     }
 
-    pub(super) fn pool(&mut self, pool: Pool) -> u32 {
-        self.draft.pools.push(pool);
-        number(self.draft.pools.len() - 1)
+    pub(super) fn add_limit(&mut self, limit: ConcurrencyLimit) -> u32 {
+        self.draft.limits.push(limit);
+        number(self.draft.limits.len() - 1)
     }
 
-    /// The pools of all instances: that of the run, and those of the nodes, which come last.
-    fn common_pools(&mut self, found: &mut Vec<Diagnostic>) -> Common {
+    /// The limits of all instances: that of the run, and those of the nodes, which come last.
+    fn common_limits(&mut self, found: &mut Vec<SourceDiagnostic>) -> Common {
         self.look_at_limits(found);
         let limits = &self.book.limits;
         let run = limits.at_once.map(|at_once| {
             let name = "run".to_owned();
-            self.pool(Pool { name, places: at_once.value, held_by: Holder::Step })
+            self.add_limit(ConcurrencyLimit { name, slots: at_once.value, held_by: Holder::Step })
         });
         let places = limits.per_node.map_or(PER_NODE, |limit| limit.value);
-        let first_node = number(self.draft.pools.len());
+        let first_node = number(self.draft.limits.len());
         let nodes = self.targets.nodes.iter();
-        let pools: Vec<Pool> =
-            nodes.map(|node| pool(format!("node {}", node.name), places)).collect();
-        self.draft.pools.extend(pools);
+        let limits: Vec<ConcurrencyLimit> =
+            nodes.map(|node| limit(format!("node {}", node.name), places)).collect();
+        self.draft.limits.extend(limits);
         Common { run, first_node }
     }
 
-    fn task(&mut self, task: &'a Task, at: u32, common: &Common, found: &mut Vec<Diagnostic>) {
+    fn task(
+        &mut self,
+        task: &'a Task,
+        at: u32,
+        common: &Common,
+        found: &mut Vec<SourceDiagnostic>,
+    ) {
         let instances = self.graph.of_task(at);
         let nodes = &self.graph.nodes_of[at as usize];
         let any_node = nodes.first().copied();
         let made = self.step(task, at, any_node, found);
-        let pool = self.task_pool(task, instances.len(), found);
+        let limit = self.task_limit(task, instances.len(), found);
         let untranslated = self.options.untranslated;
         let decision = match Decision::of(self.facts, task, untranslated, any_node) {
             Ok(decision) => decision,
@@ -237,17 +246,17 @@ impl<'a> Maker<'a> {
         for (node, vertex) in nodes.iter().copied().zip(instances) {
             let mut step = made.clone();
             step.subject = Some(node);
-            step.cohort = self.cohort(&mentioned, node);
+            step.failure_domain = self.failure_domain(&mentioned, node);
             step.undone_with = self.undone_with(&mentioned, node);
             step.window = window;
-            step.pools.extend(common.run);
-            step.pools.push(common.first_node + node);
-            step.pools.extend(pool);
+            step.limits.extend(common.run);
+            step.limits.push(common.first_node + node);
+            step.limits.extend(limit);
             for lock in task.locks.iter().flat_map(|locks| &locks.value) {
-                step.pools.push(self.lock(node, lock));
+                step.limits.push(self.lock(node, lock));
             }
-            step.pools.sort_unstable();
-            step.pools.dedup();
+            step.limits.sort_unstable();
+            step.limits.dedup();
             if !templates.is_empty() {
                 self.render(&mut step, task, node, found);
             }
@@ -266,7 +275,12 @@ impl<'a> Maker<'a> {
             }
             let fingerprint = self.facts.fingerprint(task, &step, &inputs, node, found);
             if step.skip.is_none() && self.is_unchanged(task, node, &fingerprint) {
-                step.skip = Some("unchanged inputs".to_owned());
+                // The node may have lost the work since, so its postcondition decides.
+                if step.after.is_empty() {
+                    step.skip = Some("unchanged inputs".to_owned());
+                } else {
+                    step.skip_when_done = true;
+                }
             }
             if found.len() > before {
                 only_first_of_each_place(found, before);
@@ -279,8 +293,8 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// The places of a task whose condition cannot be told: there is no plan, but the rest is looked
-    /// at.
+    /// Fills the vertices of a task whose condition is undecided. There is no plan, but the
+    /// remaining tasks are still checked.
     fn fill(&mut self, task: &Task, at: u32, from: u32) {
         for _ in from..self.graph.of_task(at).end {
             let kind = Kind::Step(Box::default());
@@ -306,7 +320,7 @@ impl<'a> Maker<'a> {
 
     /// Of the roles that the task is for, or else of all that the node has, the one that can do
     /// without the fewest.
-    fn cohort(&self, mentioned: &[usize], node: u32) -> Option<u32> {
+    fn failure_domain(&self, mentioned: &[usize], node: u32) -> Option<u32> {
         let all = &self.roles_of[node as usize];
         let meant = all.iter().filter(|role| mentioned.contains(role));
         let strictest = |roles: &mut dyn Iterator<Item = &usize>| {
@@ -316,11 +330,11 @@ impl<'a> Maker<'a> {
         strictest(&mut meant).or_else(|| strictest(&mut all.iter())).map(number)
     }
 
-    /// Of the roles that the task is for and the node has, those whose failures are taken back.
+    /// Of the roles that the task is for and the node has, those whose failures are undone.
     fn undone_with(&self, mentioned: &[usize], node: u32) -> Vec<u32> {
         let is_meant = |role: &&usize| {
             let on_failure = self.book.roles[**role].on_failure;
-            on_failure.is_some_and(|on_failure| on_failure.value == Fallen::Undo)
+            on_failure.is_some_and(|on_failure| on_failure.value == FailurePolicy::Undo)
                 && self.roles_of[node as usize].contains(role)
         };
         mentioned.iter().filter(is_meant).copied().map(number).collect()
@@ -342,20 +356,20 @@ impl<'a> Maker<'a> {
             return *at;
         }
         let name = format!("lock {lock} of {}", self.draft.subjects[node as usize]);
-        let at = self.pool(pool(name, 1));
+        let at = self.add_limit(limit(name, 1));
         self.locks.insert((node, lock.to_owned()), at);
         at
     }
 
-    fn task_pool(
+    fn task_limit(
         &mut self,
         task: &Task,
         instances: usize,
-        found: &mut Vec<Diagnostic>,
+        found: &mut Vec<SourceDiagnostic>,
     ) -> Option<u32> {
         let places = self.at_once(task.at_once.as_ref()?, instances, found)?;
         let name = format!("task {}", task.id.value);
-        ((places as usize) < instances).then(|| self.pool(pool(name, places)))
+        ((places as usize) < instances).then(|| self.add_limit(limit(name, places)))
     }
 
     /// Limits are rounded to at least one; only one that says nothing is a mistake.
@@ -363,7 +377,7 @@ impl<'a> Maker<'a> {
         &self,
         amount: &At<Amount>,
         whole: usize,
-        found: &mut Vec<Diagnostic>,
+        found: &mut Vec<SourceDiagnostic>,
     ) -> Option<u32> {
         match self.facts.amount(amount, whole) {
             Ok(0) if matches!(amount.value, Amount::Count(_) | Amount::Expression(_)) => {
@@ -384,13 +398,13 @@ impl<'a> Maker<'a> {
         task: &Task,
         at: u32,
         node: Option<u32>,
-        found: &mut Vec<Diagnostic>,
+        found: &mut Vec<SourceDiagnostic>,
     ) -> Step {
         let id = &task.id.value;
         let Some(run) = &task.run else {
             let message = format!("task `{id}` does not say what to do");
             let remedy = "write `run: {shell: …}`, or `run: none` if it only keeps an order";
-            found.push(Diagnostic::new(Code::Missing, task.id.place, message).remedy(remedy));
+            found.push(SourceDiagnostic::new(Code::Missing, task.id.place, message).hint(remedy));
             return Step::default();
         };
         self.look_at(run, node, found);
@@ -411,10 +425,10 @@ impl<'a> Maker<'a> {
         if repeat == Repeat::Check && after.is_empty() {
             let place = task.repeat.map_or(task.id.place, |repeat| repeat.place);
             let message = format!("task `{id}` says `repeat: check`, but has no check");
-            let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
-            found.push(diagnostic.remedy("add `check: {after: […]}`, or say `safe` or `never`"));
+            let diagnostic = SourceDiagnostic::new(Code::Contradiction, place, message);
+            found.push(diagnostic.hint("add `check: {after: […]}`, or say `safe` or `never`"));
         }
-        // What the action says of itself holds for its own verdict, not for another check.
+        // The action's own `skip_when_verified` holds for its own verdict, not for another check.
         let skips = !has_checks(task)
             && self.describe(&call.action).is_some_and(|action| action.skip_when_verified);
         if let Some(undo) = &task.undo {
@@ -422,8 +436,8 @@ impl<'a> Maker<'a> {
         }
         if let Some(timeout) = task.timeout.filter(|timeout| timeout.value.is_zero()) {
             let message = format!("task `{id}` has no time at all");
-            let diagnostic = Diagnostic::new(Code::Contradiction, timeout.place, message);
-            found.push(diagnostic.remedy("leave `timeout` out for as long as it takes"));
+            let diagnostic = SourceDiagnostic::new(Code::Contradiction, timeout.place, message);
+            found.push(diagnostic.hint("leave `timeout` out for as long as it takes"));
         }
         Step {
             call,
@@ -455,12 +469,12 @@ impl<'a> Maker<'a> {
         self.describe(action).is_some_and(|action| action.can.contains(&ability))
     }
 
-    /// Whether there are such actions and whether they take what they are given.
-    fn look_at(&mut self, run: &At<Run>, node: Option<u32>, found: &mut Vec<Diagnostic>) {
+    /// Checks that the actions exist and accept their inputs.
+    fn look_at(&mut self, run: &At<Run>, node: Option<u32>, found: &mut Vec<SourceDiagnostic>) {
         for one in &run.value.uses {
             let mut input = one.input.clone();
             if let (Some(template), Some(node)) = (template(one), node) {
-                // What is wrong with it is told with the node.
+                // Faults of the template are reported with the node.
                 fill_in(&mut input, self.facts.render(template, node).unwrap_or_default());
             } else if template(one).is_some() {
                 fill_in(&mut input, String::new());
@@ -469,28 +483,28 @@ impl<'a> Maker<'a> {
         }
     }
 
-    fn look_at_check(&mut self, one: &Use, found: &mut Vec<Diagnostic>) {
+    fn look_at_check(&mut self, one: &Use, found: &mut Vec<SourceDiagnostic>) {
         self.validate(one, &one.input.clone(), found);
         if self.describe(&one.action).is_some() && !self.can(&one.action, Ability::Check) {
             let message = format!("the action `{}` cannot be a check", one.action);
-            let diagnostic = Diagnostic::new(Code::Action, one.place, message);
-            found.push(diagnostic.remedy("`hoist plugin list` says which can"));
+            let diagnostic = SourceDiagnostic::new(Code::Action, one.place, message);
+            found.push(diagnostic.hint("`hoist plugin list` says which can"));
         }
     }
 
-    fn validate(&mut self, one: &Use, input: &Value, found: &mut Vec<Diagnostic>) {
+    fn validate(&mut self, one: &Use, input: &Value, found: &mut Vec<SourceDiagnostic>) {
         let Some(actions) = self.options.actions else { return };
         let Some(action) = actions.get(&one.action) else {
             let message = format!("there is no action `{}`", one.action);
             let close = nearest(&one.action, actions.iter().map(|(name, _)| name));
-            let diagnostic = Diagnostic::new(Code::Action, one.place, message);
+            let diagnostic = SourceDiagnostic::new(Code::Action, one.place, message);
             found.push(match close {
                 Some(close) => diagnostic.suggest(Some(close)),
-                None => diagnostic.remedy("`hoist plugin list` lists them"),
+                None => diagnostic.hint("`hoist plugin list` lists them"),
             });
             return;
         };
-        // What is wrong with the others is told when that is mended.
+        // The remaining inputs are validated after this fault is fixed.
         if self.hung.contains(&one.action) {
             return;
         }
@@ -502,13 +516,16 @@ impl<'a> Maker<'a> {
         for fault in faults {
             let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
             let message = format!("`{}`: {at}{}", one.action, fault.message);
-            let diagnostic = Diagnostic::new(Code::Action, one.place, message);
-            found.push(Diagnostic { remedy: fault.hint, ..diagnostic });
+            let diagnostic = SourceDiagnostic::new(Code::Action, one.place, message);
+            found.push(match fault.hint {
+                Some(hint) => diagnostic.hint(hint),
+                None => diagnostic,
+            });
         }
     }
 
     /// Puts the texts of templates, as they are for this node, where the templates were named.
-    fn render(&self, step: &mut Step, task: &Task, node: u32, found: &mut Vec<Diagnostic>) {
+    fn render(&self, step: &mut Step, task: &Task, node: u32, found: &mut Vec<SourceDiagnostic>) {
         let mut fill = |run: &Run, call: &mut Call| {
             for (at, one) in run.uses.iter().enumerate() {
                 let Some(template) = template(one) else { continue };
@@ -518,7 +535,7 @@ impl<'a> Maker<'a> {
                         let name = &self.draft.subjects[node as usize];
                         let template = template.value;
                         let message = format!("the template `{template}` for {name}: {error}");
-                        found.push(Diagnostic::new(Code::Template, one.place, message));
+                        found.push(SourceDiagnostic::new(Code::Template, one.place, message));
                         continue;
                     }
                 };
@@ -529,7 +546,7 @@ impl<'a> Maker<'a> {
             }
         };
         if let Some(run) = &task.run {
-            // An action that tells by itself whether it is done looks for what it was given.
+            // An action that verifies itself checks for its own input.
             let looks_itself = step.after == [step.call.clone()];
             fill(&run.value, &mut step.call);
             if looks_itself {
@@ -565,13 +582,13 @@ impl<'a> Maker<'a> {
         StepId(number(self.draft.vertices.len() - 1))
     }
 
-    /// Waits on a node of a cohort: one that is lost meanwhile has not stood the test.
+    /// Waits on a node of a `failure_domain`: one that is lost meanwhile has not stood the test.
     pub(super) fn add_pause(
         &mut self,
         name: String,
         pause: Duration,
         after: StepId,
-        (node, cohort): (u32, u32),
+        (node, failure_domain): (u32, u32),
     ) -> StepId {
         let ms = millis(pause);
         let input = json!({ "for": { "ms": ms } });
@@ -579,7 +596,7 @@ impl<'a> Maker<'a> {
         let step = Step {
             call,
             subject: Some(node),
-            cohort: Some(cohort),
+            failure_domain: Some(failure_domain),
             repeat: Repeat::Safe,
             expected_ms: Some(ms.min(MAX_TAKES_MS)),
             ..Step::default()
@@ -605,21 +622,22 @@ pub(super) fn mentioned(book: &Book, task: &Task) -> Vec<usize> {
 
 /// Whether other roles go on when more nodes of this one failed than may.
 pub(super) fn trips_alone(role: &Role) -> bool {
-    role.when_tripped.is_some_and(|tripped| tripped.value == Tripped::Continue)
+    role.when_tripped.is_some_and(|tripped| tripped.value == TripPolicy::Continue)
 }
 
 struct Common {
     run: Option<u32>,
-    /// The pool of the first node; the others follow.
+    /// The limit of the first node; the others follow.
     first_node: u32,
 }
 
-fn pool(name: String, places: u32) -> Pool {
-    Pool { name, places, held_by: Holder::Step }
+fn limit(name: String, places: u32) -> ConcurrencyLimit {
+    ConcurrencyLimit { name, slots: places, held_by: Holder::Step }
 }
 
-/// Of what was told from here on: many nodes may have the same fault of one declaration.
-fn only_first_of_each_place(found: &mut Vec<Diagnostic>, from: usize) {
+/// Deduplicates the diagnostics from index `from` on: many nodes may share one fault of a
+/// declaration.
+fn only_first_of_each_place(found: &mut Vec<SourceDiagnostic>, from: usize) {
     let mut seen = std::collections::BTreeSet::new();
     let told = found.split_off(from);
     found.extend(told.into_iter().filter(|one| seen.insert((one.code, one.place))));
@@ -634,10 +652,10 @@ fn is_safe(one: &Use) -> bool {
     SAFE.contains(&one.action.as_str())
 }
 
-fn never(place: Place) -> Diagnostic {
+fn never(place: Place) -> SourceDiagnostic {
     let message = "at most 0 at once means never";
-    let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
-    diagnostic.remedy("write at least 1, or leave it out for no limit")
+    let diagnostic = SourceDiagnostic::new(Code::Contradiction, place, message);
+    diagnostic.hint("write at least 1, or leave it out for no limit")
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -1,14 +1,17 @@
-//! What can be done but is probably not meant.
+//! Warnings about valid declarations that are probably mistakes.
 
 use hoist_engine::action::Ability;
 use hoist_engine::plan::{Repeat, Reversibility};
 
+use hoist_model::nearest;
+use hoist_model::selector::{Selector, Vocabulary as _};
+
 use super::Options;
 use super::steps::{has_checks, mentioned};
 use crate::bind::{End, Graph};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
-use crate::spec::{Amount, At, Fallen, PassesWith, Task, Want, Whose};
+use crate::spec::{Amount, At, FailurePolicy, NeedScope, PassesWith, Place, Role, Task, Want};
 use crate::target::Targets;
 
 const GIVE_UNDO: &str = "give it an `undo`, or `undo: none` if there is nothing";
@@ -16,38 +19,89 @@ const GIVE_UNDO: &str = "give it an `undo`, or `undo: none` if there is nothing"
 /// Instances that a warning names.
 const NAMED: usize = 5;
 
-pub(super) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
+pub(super) fn look(
+    book: &Book,
+    graph: &Graph,
+    options: &Options<'_>,
+    found: &mut Vec<SourceDiagnostic>,
+) {
     for task in &book.tasks {
         repeats(task, options, found);
     }
     for role in &book.roles {
         if let (Some(pause), None) = (&role.pause_after_canary, &role.canary) {
             let message = format!("role `{}` pauses after canaries, but has none", role.name.value);
-            let diagnostic = Diagnostic::new(Code::NeedlessSetting, pause.place, message);
-            found.push(diagnostic.remedy("add `canary: 1`, or take the pause away"));
+            let diagnostic = SourceDiagnostic::new(Code::NeedlessSetting, pause.place, message);
+            found.push(diagnostic.hint("add `canary: 1`, or take the pause away"));
         }
     }
     strict_barriers(book, graph, found);
     undo_gaps(book, graph, options, found);
 }
 
-/// Instances that stay as they are though their role is to be taken back.
+/// Roles without members that tasks name: the run would succeed without doing their work.
+pub(super) fn empty_roles(book: &Book, targets: &Targets, found: &mut Vec<SourceDiagnostic>) {
+    for role in &book.roles {
+        let At { value: name, place } = &role.name;
+        let is_empty = targets.roles.get(name).is_some_and(|set| set.nodes.is_empty());
+        if !is_empty || role.allow_empty.is_some_and(|allowed| allowed.value) {
+            continue;
+        }
+        let Some((task, on)) = book.tasks.iter().find_map(|task| Some((task, names(task, role)?)))
+        else {
+            continue;
+        };
+        let from = match &role.nodes {
+            Some(nodes) => format!("`{}` selects no node", nodes.value),
+            None => "no node has a role, subrole or group of this name".to_owned(),
+        };
+        let message = format!("role `{name}` has no members: {from}");
+        let diagnostic = SourceDiagnostic::new(Code::EmptyRole, *place, message);
+        let words = targets.words();
+        let others = words.iter().map(String::as_str).filter(|word| word != name);
+        let close = if role.nodes.is_none() { nearest(name, others) } else { None };
+        let remedy = "write `allow_empty: true` if its tasks may have nothing to do";
+        let remedy = match close {
+            Some(close) => format!("did you mean `{close}`? Otherwise {remedy}"),
+            None => remedy.to_owned(),
+        };
+        let named = format!("task `{}` names it", task.id.value);
+        found.push(diagnostic.hint(remedy).note(on, named));
+    }
+}
+
+/// Where a task names a role as the place of its own work or of work that it waits for.
+fn names(task: &Task, role: &Role) -> Option<Place> {
+    let is_named = |selector: &At<Selector>| {
+        let first = role.first.as_ref().map(|first| first.value.as_str());
+        let words = selector.value.words();
+        words.iter().any(|word| *word == role.name.value || Some(*word) == first)
+    };
+    let needs = [&task.needs, &task.needed_by].into_iter().flatten();
+    let scopes = needs.flat_map(|needs| &needs.value).filter_map(|need| match &need.on {
+        NeedScope::Nodes(on) => Some(on),
+        NeedScope::All | NeedScope::Own => None,
+    });
+    task.on.iter().chain(scopes).find(|on| is_named(on)).map(|on| on.place)
+}
+
+/// Instances that cannot be undone although their role asks for undo.
 pub(super) fn role_gaps(
     book: &Book,
     targets: &Targets,
     graph: &Graph,
     options: &Options<'_>,
-    found: &mut Vec<Diagnostic>,
+    found: &mut Vec<SourceDiagnostic>,
 ) {
     for (at, role) in book.roles.iter().enumerate() {
-        let Some(At { value: Fallen::Undo, place }) = role.on_failure else { continue };
+        let Some(At { value: FailurePolicy::Undo, place }) = role.on_failure else { continue };
         let Some(set) = targets.roles.get(&role.name.value) else { continue };
         for (task, number) in book.tasks.iter().zip(0_usize..) {
             let (why, remedy) = match task.reversibility {
                 Some(At { value: Reversibility::CommitPoint, .. }) => {
-                    ("there is no way back from it", "leave out `commit_point` if there is one")
+                    ("it cannot be undone", "leave out `commit_point` if there is one")
                 }
-                _ if is_gap(task, options) => ("nobody said how", GIVE_UNDO),
+                _ if is_gap(task, options) => ("the task has no `undo`", GIVE_UNDO),
                 _ => continue,
             };
             if !mentioned(book, task).contains(&at) {
@@ -67,24 +121,24 @@ pub(super) fn role_gaps(
                 more => format!(" and {more} more"),
             };
             let message = format!(
-                "role `{}` is taken back where it fails, but not {}{more}: {why}",
+                "role `{}` is undone where it fails, but not {}{more}: {why}",
                 role.name.value,
                 names[..names.len().min(NAMED)].join(", ")
             );
-            let diagnostic = Diagnostic::new(Code::UndoGap, place, message).remedy(remedy);
+            let diagnostic = SourceDiagnostic::new(Code::UndoGap, place, message).hint(remedy);
             found.push(diagnostic.note(task.id.place, "this stays as it is"));
         }
     }
 }
 
-/// Whether what a task does can be taken back by nobody.
+/// Whether a task has no way to be undone.
 fn is_gap(task: &Task, options: &Options<'_>) -> bool {
     let leaves_nothing = |action: &str| ["none", "wait", "http"].contains(&action);
     let is_left = |action: &str| !can(options, action, Ability::Undo) && !leaves_nothing(action);
     task.undo.is_none() && uses(task).any(is_left)
 }
 
-fn repeats(task: &Task, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
+fn repeats(task: &Task, options: &Options<'_>, found: &mut Vec<SourceDiagnostic>) {
     let id = &task.id.value;
     let retries = task.retries.filter(|retries| retries.value > 0);
     if let (Some(At { value: Repeat::Never, place }), Some(retries)) = (task.repeat, retries) {
@@ -92,14 +146,14 @@ fn repeats(task: &Task, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
             "task `{id}` says `repeat: never`, and is retried {} times when it fails",
             retries.value
         );
-        let diagnostic = Diagnostic::new(Code::NeverRepeated, place, message);
-        found.push(diagnostic.remedy("what can be retried can be repeated: say `safe` or `check`"));
+        let diagnostic = SourceDiagnostic::new(Code::NeverRepeated, place, message);
+        found.push(diagnostic.hint("what can be retried can be repeated: say `safe` or `check`"));
     }
     let again = retries.or(task.retries_precheck.filter(|retries| retries.value > 0));
     if let (Some(delay), None) = (task.delay, again) {
         let message = format!("task `{id}` has a delay between attempts, but only one attempt");
-        let diagnostic = Diagnostic::new(Code::NeedlessSetting, delay.place, message);
-        found.push(diagnostic.remedy("add `retries`, or take the delay away"));
+        let diagnostic = SourceDiagnostic::new(Code::NeedlessSetting, delay.place, message);
+        found.push(diagnostic.hint("add `retries`, or take the delay away"));
     }
     let mut actions = uses(task);
     let verifies = matches!((actions.next(), actions.next()), (Some(action), None)
@@ -108,8 +162,8 @@ fn repeats(task: &Task, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
     if let (Some(At { value: true, place }), false) = (task.skip_when_done, can_tell) {
         let message =
             format!("task `{id}` is skipped when it is done, but nothing says when it is");
-        let diagnostic = Diagnostic::new(Code::NeedlessSetting, place, message);
-        found.push(diagnostic.remedy("add `check: {after: […]}`"));
+        let diagnostic = SourceDiagnostic::new(Code::NeedlessSetting, place, message);
+        found.push(diagnostic.hint("add `check: {after: […]}`"));
     }
 }
 
@@ -136,13 +190,13 @@ fn tolerant(book: &Book, targets: &Targets, words: &[&str]) -> Option<(String, u
 }
 
 /// Numbers that take nodes which a role can do without.
-pub(super) fn wishes(book: &Book, targets: &Targets, found: &mut Vec<Diagnostic>) {
+pub(super) fn wishes(book: &Book, targets: &Targets, found: &mut Vec<SourceDiagnostic>) {
     let needs = book.tasks.iter().flat_map(|task| {
         let needs = task.needs.iter().flat_map(|list| &list.value);
         needs.map(move |need| (task, need))
     });
     for (task, need) in needs {
-        let (Want::Count(want), Whose::Nodes(on)) = (need.want, &need.on) else { continue };
+        let (Want::Count(want), NeedScope::Nodes(on)) = (need.want, &need.on) else { continue };
         let Some((role, tolerate, members)) = tolerant(book, targets, &on.value.words()) else {
             continue;
         };
@@ -152,14 +206,14 @@ pub(super) fn wishes(book: &Book, targets: &Targets, found: &mut Vec<Diagnostic>
                  `{role}` may fail",
                 task.id.value, need.to
             );
-            let diagnostic = Diagnostic::new(Code::ToleranceDefeated, need.place, message);
-            found.push(diagnostic.remedy("want `all` instead: it leaves out those that failed"));
+            let diagnostic = SourceDiagnostic::new(Code::ToleranceDefeated, need.place, message);
+            found.push(diagnostic.hint("want `all` instead: it leaves out those that failed"));
         }
     }
 }
 
 /// Barriers that wait for nodes which their role can do without.
-fn strict_barriers(book: &Book, graph: &Graph, found: &mut Vec<Diagnostic>) {
+fn strict_barriers(book: &Book, graph: &Graph, found: &mut Vec<SourceDiagnostic>) {
     for (barrier, at) in book.barriers.iter().zip(0..) {
         let Some(At { value: PassesWith::All, place }) = barrier.passes_with else { continue };
         let tasks = graph.links.iter().filter_map(|link| match (link.before, link.after) {
@@ -178,13 +232,13 @@ fn strict_barriers(book: &Book, graph: &Graph, found: &mut Vec<Diagnostic>) {
             "barrier `{}` passes with all nodes only, so role `{}` tolerates nothing",
             barrier.id.value, role.name.value
         );
-        let diagnostic = Diagnostic::new(Code::ToleranceDefeated, place, message);
-        found.push(diagnostic.remedy("say `passes_with: tolerated`"));
+        let diagnostic = SourceDiagnostic::new(Code::ToleranceDefeated, place, message);
+        found.push(diagnostic.hint("say `passes_with: tolerated`"));
     }
 }
 
-/// Taking back stops where something cannot be taken back.
-fn undo_gaps(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
+/// An undo stops at a step that cannot be undone.
+fn undo_gaps(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<SourceDiagnostic>) {
     let mut told = std::collections::BTreeSet::new();
     for link in &graph.links {
         let (End::Task(before), End::Task(after)) = (link.before, link.after) else { continue };
@@ -195,8 +249,8 @@ fn undo_gaps(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<
         }
         let message =
             format!("`{}` can be undone, but `{}` before it cannot", task.id.value, gap.id.value);
-        let diagnostic = Diagnostic::new(Code::UndoGap, undo.place, message);
-        let diagnostic = diagnostic.remedy(GIVE_UNDO);
+        let diagnostic = SourceDiagnostic::new(Code::UndoGap, undo.place, message);
+        let diagnostic = diagnostic.hint(GIVE_UNDO);
         found.push(diagnostic.note(gap.id.place, "this has no `undo`"));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Drawing, Shape};
 
-/// Times that the order is looked at from either side.
+/// Number of ordering sweeps from either side.
 const SWEEPS: usize = 12;
 
 /// Places of everything, in columns and rows.
@@ -20,7 +20,7 @@ pub(super) struct Layout {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Lane {
-    /// `None` for what has no role.
+    /// `None` for a vertex without a role.
     pub(super) cluster: Option<usize>,
     pub(super) height: usize,
 }
@@ -35,7 +35,7 @@ pub(super) fn order(drawing: &Drawing) -> Vec<usize> {
         after[*a].push(*b);
         before[*b].push(*a);
     }
-    // What is reached from each other, both ways; found last is where nothing comes before it.
+    // Strongly connected components: the first pass orders vertices so that roots come last.
     let mut is_seen = vec![false; count];
     let mut found = Vec::with_capacity(count);
     for at in 0..count {
@@ -52,7 +52,7 @@ pub(super) fn order(drawing: &Drawing) -> Vec<usize> {
     order
 }
 
-/// Everything new that is reached, each after what is reached from it.
+/// Appends every new vertex reachable from `from` in post-order.
 fn visit(from: usize, next: &[Vec<usize>], is_seen: &mut [bool], found: &mut Vec<usize>) {
     if std::mem::replace(&mut is_seen[from], true) {
         return;

@@ -13,15 +13,15 @@ const ROW: usize = 50;
 const BOX: usize = 38;
 const LANE_TITLE: usize = 22;
 const LANE_GAP: usize = 10;
-/// What a character takes at most, on average, in the fonts that browsers take.
+/// Average width of a character, at most, in the default fonts of browsers.
 const CHARACTER: usize = 7;
 const MIN_BOX: usize = 90;
-/// Characters of a name that are shown; all of them are told when pointed at.
+/// Visible characters of a name; the tooltip has all of them.
 const MAX_SHOWN: usize = 34;
 /// Of the line that says how to read it.
 const LEGEND: usize = 44;
 
-struct Placed {
+struct PlacedVertex {
     x: usize,
     y: usize,
     width: usize,
@@ -50,7 +50,8 @@ pub(super) fn draw(drawing: &Drawing) -> String {
             }
             None => "without a role",
         };
-        let (top, bottom) = (tops[at], tops[at + 1] - LANE_GAP);
+        let top = tops[at];
+        let bottom = tops[at + 1] - LANE_GAP;
         let _ = writeln!(
             text,
             "<rect x=\"{}\" y=\"{top}\" width=\"{}\" height=\"{}\" rx=\"8\" \
@@ -95,7 +96,7 @@ fn tops(layout: &Layout) -> Vec<usize> {
     tops
 }
 
-fn place(drawing: &Drawing, layout: &Layout) -> (Vec<Placed>, usize) {
+fn place(drawing: &Drawing, layout: &Layout) -> (Vec<PlacedVertex>, usize) {
     let mut widths = vec![0; layout.width];
     for (at, dot) in drawing.dots.iter().enumerate() {
         let width = &mut widths[layout.columns[at]];
@@ -113,11 +114,12 @@ fn place(drawing: &Drawing, layout: &Layout) -> (Vec<Placed>, usize) {
         fill[layout.columns[at]][layout.lane_of[at]] += 1;
     }
     let places = drawing.dots.iter().enumerate().map(|(at, dot)| {
-        let (column, lane) = (layout.columns[at], layout.lane_of[at]);
+        let column = layout.columns[at];
+        let lane = layout.lane_of[at];
         let width = box_width(dot);
         // Short columns are in the middle of their lane.
         let slack = (layout.lanes[lane].height - fill[column][lane]) * ROW / 2;
-        Placed {
+        PlacedVertex {
             x: starts[column] + (widths[column] - width) / 2,
             y: tops[lane] + LANE_TITLE + slack + layout.rows[at] * ROW + (ROW - BOX) / 2,
             width,
@@ -139,11 +141,14 @@ fn shown(text: &str) -> String {
     text.chars().take(MAX_SHOWN - 1).chain(['…']).collect()
 }
 
-fn edge(text: &mut String, from: &Placed, to: &Placed) {
-    let (x1, y1) = (from.x + from.width, from.y + BOX / 2);
-    let (x2, y2) = (to.x, to.y + BOX / 2);
+fn edge(text: &mut String, from: &PlacedVertex, to: &PlacedVertex) {
+    let x1 = from.x + from.width;
+    let y1 = from.y + BOX / 2;
+    let x2 = to.x;
+    let y2 = to.y + BOX / 2;
     let bend = (x2.abs_diff(x1) / 2).clamp(24, 160);
-    let (c1, c2) = (x1 + bend, x2.saturating_sub(bend));
+    let c1 = x1 + bend;
+    let c2 = x2.saturating_sub(bend);
     let _ = writeln!(
         text,
         "<path d=\"M{x1} {y1}C{c1} {y1} {c2} {y2} {x2} {y2}\" fill=\"none\" stroke=\"#98a2b3\" \
@@ -151,8 +156,8 @@ fn edge(text: &mut String, from: &Placed, to: &Placed) {
     );
 }
 
-fn vertex(text: &mut String, dot: &Dot, place: &Placed) {
-    let Placed { x, y, width } = place;
+fn vertex(text: &mut String, dot: &Dot, place: &PlacedVertex) {
+    let PlacedVertex { x, y, width } = place;
     let (fill, line) = dot.mood().colours();
     let round = match dot.shape {
         Shape::Task => 5,

@@ -1,5 +1,5 @@
-//! Pictures for other programs. Names come from files that anybody may have written: whatever could
-//! mean something in the language of the picture is escaped.
+//! Drawings in the languages of other programs. Names come from untrusted files, so every character
+//! with a meaning in the output language must be escaped.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Dot, Drawing, Mood, Shape};
 
 impl Mood {
-    /// Fill and line, told apart also without colours by what is written below the name.
+    /// Fill and line. The text below the name distinguishes states without colours.
     pub(super) fn colours(self) -> (&'static str, &'static str) {
         match self {
             Self::Failed => ("#fbd5d5", "#b42318"),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::tree::{Data, Tree};
 use super::{Reader, units};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::spec::{At, Check, Run, Task, Use};
 
 /// Keys that may stand beside a command as well as inside of it.
@@ -61,8 +61,8 @@ impl Reader {
             }
             [(first, _, _), (second, at, _), ..] => {
                 let message = format!("`{first}` and `{second}` are two actions");
-                let diagnostic = Diagnostic::new(Code::WrongValue, at.place, message);
-                self.found.push(diagnostic.remedy("write a list of actions, one after another"));
+                let diagnostic = SourceDiagnostic::new(Code::WrongValue, at.place, message);
+                self.found.push(diagnostic.hint("write a list of actions, one after another"));
                 return None;
             }
         };
@@ -75,7 +75,7 @@ impl Reader {
         Some(Use { name, action: action.to_owned(), input: input.into(), place: at.place })
     }
 
-    /// What an action is given; a text alone is what it mostly needs.
+    /// The input of an action; plain text stands for its main field.
     fn input(&mut self, action: &str, tree: &Tree) -> Option<Map<String, Value>> {
         if matches!(tree.data, Data::Map(_)) {
             // Keys that are there twice.
@@ -105,7 +105,7 @@ impl Reader {
             _ => {
                 let message =
                     format!("expected a map: what `{action}` needs, found {}", tree.kind());
-                let diagnostic = Diagnostic::new(Code::WrongValue, tree.place, message);
+                let diagnostic = SourceDiagnostic::new(Code::WrongValue, tree.place, message);
                 self.found.push(diagnostic.suggest(nearest(action, WITH_TEXT)));
                 return None;
             }
@@ -114,13 +114,13 @@ impl Reader {
         Some(input)
     }
 
-    /// `{tcp: …}`, `{path: …}`, or what the action itself takes.
+    /// `{tcp: …}`, `{path: …}`, or the input of the action itself.
     fn wait(&mut self, tree: &Tree, input: Map<String, Value>) -> Option<Map<String, Value>> {
         if let Some(Value::String(time)) = input.get("for") {
             return match units::duration(time) {
                 Ok(time) => Some(Map::from_iter([("for".to_owned(), json!({"ms": millis(time)}))])),
-                Err(message) => {
-                    self.wrong(tree.place, message);
+                Err(error) => {
+                    self.wrong(tree.place, error.to_string());
                     None
                 }
             };
@@ -159,7 +159,7 @@ impl Reader {
         }
         let place = tree.place;
         match (check.within, check.every) {
-            (None, Some(_)) => self.wrong(place, "`every` needs `for`: how long it is looked at"),
+            (None, Some(_)) => self.wrong(place, "`every` needs `for`, the deadline of the check"),
             (_, Some(every)) if every < LEAST_PAUSE => {
                 self.wrong(place, format!("`every` is {LEAST_PAUSE:?} at least"));
             }

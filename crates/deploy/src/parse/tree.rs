@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Number, Value};
 
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::spec::Place;
 
 /// Deepest nesting; task files need ten levels.
@@ -31,7 +31,7 @@ pub(super) enum Data {
 }
 
 impl Tree {
-    /// What it is, for messages.
+    /// The name of the data type, for messages.
     pub(super) fn kind(&self) -> &'static str {
         match &self.data {
             Data::Scalar { .. } if self.is_null() => "nothing",
@@ -122,7 +122,7 @@ fn plain(text: &str) -> Value {
 }
 
 /// A list or map that is not closed yet.
-struct Open {
+struct OpenContainer {
     tree: Tree,
     anchor: usize,
     /// The key that waits for its value.
@@ -131,14 +131,14 @@ struct Open {
 
 struct Builder {
     file: u32,
-    open: Vec<Open>,
+    open: Vec<OpenContainer>,
     anchors: HashMap<usize, Tree>,
     parts: usize,
     documents: Vec<Tree>,
 }
 
 /// The documents of a text, or what keeps it from being YAML.
-pub(super) fn documents(file: u32, text: &str) -> Result<Vec<Tree>, Diagnostic> {
+pub(super) fn documents(file: u32, text: &str) -> Result<Vec<Tree>, SourceDiagnostic> {
     let mut builder = Builder {
         file,
         open: Vec::new(),
@@ -152,7 +152,7 @@ pub(super) fn documents(file: u32, text: &str) -> Result<Vec<Tree>, Diagnostic> 
             let place = place(file, mark.line(), mark.col());
             let text = error.to_string();
             let message = text.split(" at byte ").next().unwrap_or(&text);
-            Diagnostic::new(Code::NotYaml, place, format!("this is not YAML: {message}"))
+            SourceDiagnostic::new(Code::NotYaml, place, format!("this is not YAML: {message}"))
         })?;
         builder.take(event, place(file, span.start.line(), span.start.col()))?;
     }
@@ -165,7 +165,7 @@ fn place(file: u32, line: usize, column: usize) -> Place {
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>, place: Place) -> Result<(), Diagnostic> {
+    fn take(&mut self, event: Event<'_>, place: Place) -> Result<(), SourceDiagnostic> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let is_text = tag.as_deref().is_some_and(is_text);
@@ -177,13 +177,13 @@ impl Builder {
             Event::SequenceStart(_, anchor, _) => self.begin(Data::List(Vec::new()), anchor, place),
             Event::MappingStart(_, anchor, _) => self.begin(Data::Map(Vec::new()), anchor, place),
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open { tree, anchor, .. }) => self.put(tree, anchor),
+                Some(OpenContainer { tree, anchor, .. }) => self.put(tree, anchor),
                 None => Ok(()),
             },
             Event::Alias(anchor) => {
                 let Some(tree) = self.anchors.get(&anchor).cloned() else {
                     let message = "this alias stands for something that contains it";
-                    return Err(Diagnostic::new(Code::NotYaml, place, message));
+                    return Err(SourceDiagnostic::new(Code::NotYaml, place, message));
                 };
                 self.count(tree.parts(), place)?;
                 if self.open.len() + tree.depth() > MAX_DEPTH {
@@ -195,31 +195,31 @@ impl Builder {
         }
     }
 
-    fn begin(&mut self, data: Data, anchor: usize, place: Place) -> Result<(), Diagnostic> {
+    fn begin(&mut self, data: Data, anchor: usize, place: Place) -> Result<(), SourceDiagnostic> {
         self.count(1, place)?;
         if self.open.len() >= MAX_DEPTH {
             return Err(self.too_deep(place));
         }
-        self.open.push(Open { tree: Tree { data, place }, anchor, key: None });
+        self.open.push(OpenContainer { tree: Tree { data, place }, anchor, key: None });
         Ok(())
     }
 
-    fn too_deep(&self, place: Place) -> Diagnostic {
+    fn too_deep(&self, place: Place) -> SourceDiagnostic {
         let message = format!("it is nested deeper than {MAX_DEPTH} levels");
-        Diagnostic::new(Code::TooLarge, Place { file: self.file, ..place }, message)
+        SourceDiagnostic::new(Code::TooLarge, Place { file: self.file, ..place }, message)
     }
 
-    fn count(&mut self, parts: usize, place: Place) -> Result<(), Diagnostic> {
+    fn count(&mut self, parts: usize, place: Place) -> Result<(), SourceDiagnostic> {
         self.parts += parts;
         if self.parts <= MAX_PARTS {
             return Ok(());
         }
         let message = format!("there are more than {MAX_PARTS} values in it");
-        let diagnostic = Diagnostic::new(Code::TooLarge, place, message);
-        Err(diagnostic.remedy("split it, or write aliases out less"))
+        let diagnostic = SourceDiagnostic::new(Code::TooLarge, place, message);
+        Err(diagnostic.hint("split it, or write aliases out less"))
     }
 
-    fn put(&mut self, tree: Tree, anchor: usize) -> Result<(), Diagnostic> {
+    fn put(&mut self, tree: Tree, anchor: usize) -> Result<(), SourceDiagnostic> {
         if anchor > 0 {
             self.anchors.insert(anchor, tree.clone());
         }
@@ -235,7 +235,7 @@ impl Builder {
             }
             (Data::Map(_), None) => {
                 let message = format!("a key is a text, not {}", tree.kind());
-                return Err(Diagnostic::new(Code::NotYaml, tree.place, message));
+                return Err(SourceDiagnostic::new(Code::NotYaml, tree.place, message));
             }
             (Data::Scalar { .. }, _) => {}
         }

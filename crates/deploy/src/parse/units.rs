@@ -13,9 +13,28 @@ const DAY: u32 = 24 * 60;
 const WEEK: u32 = 7 * DAY;
 const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
+/// A value that is not written in its form, or is out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnitError {
+    #[error("`{0}` is no time; write it like `30s`, `5m` or `1h30m`")]
+    NotATime(String),
+    #[error("`{0}` is longer than a year")]
+    TooLong(String),
+    #[error("nothing can be done with 0 bytes")]
+    ZeroBytes,
+    #[error("`{0}` is no size; write it like `512M` or `2G`, up to 1024T")]
+    NotASize(String),
+    #[error("`{0}` is no part of a week; write it like `Sat 22:00-04:00`")]
+    NotPartOfAWeek(String),
+    #[error("the window `{0}` is empty; its end is its beginning")]
+    EmptyWindow(String),
+    #[error("the window is empty; write it like `Sat 22:00-04:00`")]
+    NoWindow,
+}
+
 /// `30m`, `1h30m`, `500ms`; a number alone is seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time; write it like `30s`, `5m` or `1h30m`");
+pub(super) fn duration(text: &str) -> Result<Duration, UnitError> {
+    let wrong = || UnitError::NotATime(text.to_owned());
     let mut rest = text;
     let mut total = Duration::ZERO;
     if rest.is_empty() {
@@ -39,13 +58,13 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         total = total.saturating_add(Duration::from_millis(number.saturating_mul(millis)));
     }
     if total > MAX_TIME {
-        return Err(format!("`{text}` is longer than a year"));
+        return Err(UnitError::TooLong(text.to_owned()));
     }
     Ok(total)
 }
 
 /// `512M`, `2G`, `1T`; a number alone is bytes.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub(super) fn bytes(text: &str) -> Result<u64, UnitError> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit {
@@ -58,9 +77,9 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
     };
     let bytes = shift.and_then(|shift| number.parse::<u64>().ok()?.checked_mul(1 << shift));
     match bytes {
-        Some(0) => Err("nothing can be done with 0 bytes".to_owned()),
+        Some(0) => Err(UnitError::ZeroBytes),
         Some(bytes) if bytes <= MAX_BYTES => Ok(bytes),
-        _ => Err(format!("`{text}` is no size; write it like `512M` or `2G`, up to 1024T")),
+        _ => Err(UnitError::NotASize(text.to_owned())),
     }
 }
 
@@ -93,15 +112,16 @@ pub(super) fn want(text: &str) -> Option<Want> {
 
 /// `Sat 22:00-04:00`, `Mon-Fri 01:00-05:00`, `22:00-04:00` for every day; several with `,` or `;`
 /// between them.
-pub(super) fn week(text: &str) -> Result<Week, String> {
+pub(super) fn week(text: &str) -> Result<Week, UnitError> {
     let mut spans = Vec::new();
     for part in text.split([',', ';']).map(str::trim).filter(|part| !part.is_empty()) {
-        let wrong = || format!("`{part}` is no part of a week; write it like `Sat 22:00-04:00`");
+        let wrong = || UnitError::NotPartOfAWeek(part.to_owned());
         let (days, hours) = part.rsplit_once(' ').unwrap_or(("", part));
         let (from, until) = hours.split_once('-').ok_or_else(wrong)?;
-        let (from, until) = (minute(from).ok_or_else(wrong)?, minute(until).ok_or_else(wrong)?);
+        let from = minute(from).ok_or_else(wrong)?;
+        let until = minute(until).ok_or_else(wrong)?;
         if from == until {
-            return Err(format!("`{part}` is no time at all"));
+            return Err(UnitError::EmptyWindow(part.to_owned()));
         }
         let length = if until > from { until - from } else { until + DAY - from };
         for day in days_of(days.trim()).ok_or_else(wrong)? {
@@ -110,14 +130,15 @@ pub(super) fn week(text: &str) -> Result<Week, String> {
         }
     }
     if spans.is_empty() {
-        return Err("there is no time in it; write it like `Sat 22:00-04:00`".to_owned());
+        return Err(UnitError::NoWindow);
     }
     Ok(Week { text: text.to_owned(), spans })
 }
 
 fn minute(text: &str) -> Option<u32> {
     let (hours, minutes) = text.split_once(':')?;
-    let (hours, minutes): (u32, u32) = (hours.parse().ok()?, minutes.parse().ok()?);
+    let hours: u32 = hours.parse().ok()?;
+    let minutes: u32 = minutes.parse().ok()?;
     let minute = hours.checked_mul(60)?.checked_add(minutes)?;
     (minutes < 60 && minute <= DAY).then_some(minute)
 }
@@ -132,7 +153,8 @@ fn days_of(text: &str) -> Option<Vec<u32>> {
         return Some((0..7).collect());
     }
     let Some((from, until)) = text.split_once('-') else { return Some(vec![day(text)?]) };
-    let (from, until) = (day(from)?, day(until)?);
+    let from = day(from)?;
+    let until = day(until)?;
     let length = (until + 7 - from) % 7;
     Some((from..=from + length).map(|day| day % 7).collect())
 }
@@ -149,10 +171,10 @@ mod tests {
         assert_eq!(millis("500ms"), Ok(500));
         assert_eq!(millis("90"), Ok(90_000));
         for wrong in ["", "m", "5 m", "1y", "-5s", "5s3", "99999999999999999999s"] {
-            assert!(millis(wrong).unwrap_err().contains("is no time"), "{wrong}");
+            assert_eq!(millis(wrong), Err(UnitError::NotATime(wrong.to_owned())));
         }
         assert!(millis("366d").is_ok());
-        assert!(millis("367d").unwrap_err().contains("longer than a year"));
+        assert_eq!(millis("367d"), Err(UnitError::TooLong("367d".to_owned())));
         assert!(millis("18446744073709551615h").is_err());
     }
 
@@ -163,9 +185,9 @@ mod tests {
         assert_eq!(bytes("2G"), Ok(2_147_483_648));
         assert_eq!(bytes("1024T"), Ok(MAX_BYTES));
         for wrong in ["", "G", "2 G", "2g", "2GB", "-1", "1.5G", "1025T", "18446744073709551615T"] {
-            assert!(bytes(wrong).unwrap_err().contains("is no size"), "{wrong}");
+            assert_eq!(bytes(wrong), Err(UnitError::NotASize(wrong.to_owned())));
         }
-        assert!(bytes("0").unwrap_err().contains("nothing can be done"));
+        assert_eq!(bytes("0"), Err(UnitError::ZeroBytes));
     }
 
     #[test]
@@ -182,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_and_wishes() {
+    fn amounts_and_preferences_are_read() {
         assert_eq!(amount("2%"), Some(Amount::Percent(2)));
         assert_eq!(amount("all but 3"), Some(Amount::AllBut(3)));
         assert_eq!(amount("101%"), None);

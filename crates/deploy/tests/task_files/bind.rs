@@ -3,14 +3,16 @@ use std::fmt::Write as _;
 use hoist_deploy::compile::{Options, compile};
 use hoist_engine::plan::{Kind, Plan, Repeat, Rule};
 
-use crate::{EXAMPLE, before, compiled, read, site, step, three_and_one, told, with_template};
+use crate::{
+    EXAMPLE, before, compiled, done, read, site, step, three_and_one, told, with_template,
+};
 
 fn tasks(text: &str) -> String {
     format!("hoist: 1\ntasks:\n{text}")
 }
 
 #[test]
-fn the_example_binds_as_it_says() {
+fn example_binds_as_documented() {
     let compiled = compiled(EXAMPLE, &three_and_one(), &with_template()).expect("it is a plan");
     assert_eq!(before(&compiled, "db-install", "db2"), ["haproxy@db2"]);
     assert_eq!(
@@ -26,7 +28,7 @@ fn the_example_binds_as_it_says() {
 }
 
 #[test]
-fn whoever_waits_for_the_same_waits_for_one_join() {
+fn instances_with_equal_dependencies_share_a_join() {
     let text = tasks(
         "  a: {on: '*', run: none}
   b: {on: '*', run: none, needs: [a]}
@@ -44,7 +46,7 @@ fn whoever_waits_for_the_same_waits_for_one_join() {
 }
 
 #[test]
-fn names_that_bind_to_nothing_each_have_their_reason() {
+fn unbound_names_are_reported_with_their_reason() {
     let text = tasks(
         "  heat-db: {on: node:n1, run: none, requires: [database, heat-bd]}
   database: {on: node:n2, run: none}
@@ -81,7 +83,7 @@ barriers:
 }
 
 #[test]
-fn unknown_roles_are_told_with_a_suggestion() {
+fn unknown_roles_are_reported_with_a_suggestion() {
     let found = told(&tasks("  a: {on: databse, run: none}\n"), &three_and_one());
     let line =
         "tasks.yaml:3:11: E200 no role or group is called `databse`; did you mean `database`?";
@@ -89,7 +91,7 @@ fn unknown_roles_are_told_with_a_suggestion() {
 }
 
 #[test]
-fn the_shortest_circle_is_told_with_the_declaration_behind_every_arrow() {
+fn shortest_cycle_is_reported_with_its_declarations() {
     let text = tasks(
         "  a:
     on: '*'
@@ -116,7 +118,7 @@ fn the_shortest_circle_is_told_with_the_declaration_behind_every_arrow() {
 }
 
 #[test]
-fn a_circle_that_is_the_same_on_many_nodes_is_told_once_and_then_where_it_is() {
+fn cycle_on_many_nodes_is_reported_once_with_its_nodes() {
     let text = tasks(
         "  a: {on: '*', run: none, requires: [b]}
   b: {on: '*', run: none, requires: [a]}
@@ -147,7 +149,7 @@ fn a_circle_that_is_the_same_on_many_nodes_is_told_once_and_then_where_it_is() {
 }
 
 #[test]
-fn a_circle_of_barriers_has_no_nodes_and_one_over_several_nodes_names_its_way() {
+fn cycle_names_its_path_and_its_nodes_if_any() {
     let nodes = site(&[("n1", &[]), ("n2", &[])]);
     let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none}\nbarriers:\n  b1: {requires: [b2]}\n  \
                 b2: {requires: [b1]}\n";
@@ -167,7 +169,7 @@ barriers:
 }
 
 #[test]
-fn a_circle_of_tasks_on_different_nodes_is_none() {
+fn tasks_on_different_nodes_make_no_cycle() {
     let text = tasks(
         "  a: {on: '*', run: none, needs: [{task: b, on: node:n2}]}
   b: {on: node:n2, run: none, requires: [c]}
@@ -188,7 +190,7 @@ fn a_circle_of_tasks_on_different_nodes_is_none() {
 }
 
 #[test]
-fn a_task_does_not_wait_for_itself_but_two_of_it_may_not_wait_for_each_other() {
+fn task_waits_for_other_nodes_but_not_for_itself() {
     let text = tasks(
         "  a: {on: node:n1, run: none, needs: ['*']}
   b: {on: node:n2, run: none}
@@ -205,7 +207,7 @@ fn a_task_does_not_wait_for_itself_but_two_of_it_may_not_wait_for_each_other() {
 }
 
 #[test]
-fn barriers_pass_as_they_say() {
+fn barriers_pass_as_declared() {
     let text = tasks(
         "  a: {on: '*', run: none, required_for: [all, tolerated, any]}
   b: {on: '*', run: none, requires: [all]}
@@ -225,7 +227,7 @@ barriers:
 }
 
 #[test]
-fn the_first_member_stays_the_first_while_it_is_a_member() {
+fn first_member_stays_first_while_it_is_a_member() {
     let text = "hoist: 1\nroles: {db: {nodes: database, first: leader}}\ntasks:\n  \
                 a: {on: leader, run: none}\n  b: {on: db and not first(db), run: none}\n";
     let mut nodes = three_and_one();
@@ -240,7 +242,7 @@ fn the_first_member_stays_the_first_while_it_is_a_member() {
 }
 
 #[test]
-fn roles_of_roles_are_found_and_circles_of_them_refused() {
+fn roles_of_roles_are_resolved_and_cycles_refused() {
     let text = "hoist: 1\nroles: {b: {nodes: a & node:db1}, a: {nodes: database}}\ntasks: \
                 {t: {on: b, run: none}}\n";
     let compiled = compiled(text, &three_and_one(), &Options::default()).expect("it is a plan");
@@ -252,10 +254,8 @@ fn roles_of_roles_are_found_and_circles_of_them_refused() {
 
 #[test]
 fn references_of_imported_files_are_warnings_unless_strict() {
-    let (mut sources, text) = (
-        hoist_deploy::spec::Sources::default(),
-        tasks("  a: {on: '*', run: none, requires: [gone]}\n"),
-    );
+    let mut sources = hoist_deploy::spec::Sources::default();
+    let text = tasks("  a: {on: '*', run: none, requires: [gone]}\n");
     let (mut file, _) = hoist_deploy::parse::parse(&mut sources, "fuel", text.as_bytes());
     file.is_lenient = true;
     let files = vec![(hoist_deploy::layer::Layer::Product, file)];
@@ -268,7 +268,7 @@ fn references_of_imported_files_are_warnings_unless_strict() {
 }
 
 #[test]
-fn the_same_files_and_nodes_give_the_same_bytes_whatever_order_nodes_come_in() {
+fn plan_bytes_do_not_depend_on_the_order_of_nodes() {
     let nodes = three_and_one();
     let mut turned = nodes.clone();
     turned.nodes.reverse();
@@ -281,7 +281,7 @@ fn the_same_files_and_nodes_give_the_same_bytes_whatever_order_nodes_come_in() {
 }
 
 #[test]
-fn the_report_has_every_instance_every_edge_and_every_skip() {
+fn report_has_every_instance_edge_and_skip() {
     let (book, sources, _) = read(&EXAMPLE.replace("enabled: true", "enabled: false"));
     let compiled = compile(&book, &three_and_one(), &with_template()).expect("it is a plan");
     let report = compiled.to_json(&sources, hoist_deploy::compile::MAX_LISTED_EDGES);
@@ -307,7 +307,7 @@ fn the_report_has_every_instance_every_edge_and_every_skip() {
 }
 
 #[test]
-fn steps_carry_what_their_task_says() {
+fn steps_carry_the_fields_of_their_task() {
     let compiled = compiled(EXAMPLE, &three_and_one(), &with_template()).expect("it is a plan");
     let install = step(&compiled, "db-install", "db2");
     assert_eq!(
@@ -331,7 +331,7 @@ fn steps_carry_what_their_task_says() {
 }
 
 #[test]
-fn what_costs_the_square_of_its_tasks_is_refused_before_it_is_made() {
+fn quadratic_dependencies_are_refused_before_expansion() {
     use hoist_deploy::bind::MAX_LINKS;
     let tasks = |count: usize| {
         let mut text =
@@ -351,4 +351,41 @@ fn what_costs_the_square_of_its_tasks_is_refused_before_it_is_made() {
     );
     let found = told(&tasks(50), &site(&[("n", &[])]));
     assert!(!found.iter().any(|line| line.contains("E103")), "{found:?}");
+}
+
+#[test]
+fn role_has_the_members_of_a_group_of_its_name() {
+    for name in ["db_nodes", "db.nodes", "rack:1", "Db_Nodes"] {
+        let group = name.to_ascii_lowercase();
+        let nodes = site(&[("n1", &[group.as_str()]), ("n2", &[])]);
+        let text = format!(
+            "hoist: 1\nroles: {{\"{name}\": {{}}}}\ntasks: {{a: {{on: '\"{name}\"', run: none}}}}\n"
+        );
+        let compiled = compiled(&text, &nodes, &Options::default());
+        assert_eq!(done(&compiled.expect(name)), ["a@n1"], "{name}");
+    }
+}
+
+#[test]
+fn role_without_members_that_a_task_names_is_an_error() {
+    let nodes = site(&[("n1", &["web_servers"]), ("n2", &[])]);
+    let text = |role: &str, task: &str| {
+        format!("hoist: 1\nroles:\n  web_server: {role}\ntasks:\n  a: {task}\n")
+    };
+    let named = "{on: web_server, run: none}";
+    let found = told(&text("{}", named), &nodes);
+    let line = "tasks.yaml:3:3: E205 role `web_server` has no members: no node has a role, subrole or \
+                group of this name; did you mean `web_servers`? Otherwise write `allow_empty: true` if \
+                its tasks may have nothing to do";
+    assert_eq!(found[0], format!("{line} (task `a` names it: tasks.yaml:5:11)"), "{found:?}");
+    let is_error = |role: &str, task: &str| {
+        told(&text(role, task), &nodes).iter().any(|line| line.contains("E205"))
+    };
+    assert!(is_error("{nodes: 'node:gone'}", named));
+    assert!(is_error("{first: lead}", "{on: lead, run: none}"));
+    assert!(is_error("{}", "{on: '*', run: none, needs: [{task: a, on: web_server}]}"));
+    assert!(!is_error("{allow_empty: true}", named));
+    assert!(!is_error("{}", "{on: '*', run: none}"), "no task names it");
+    assert!(!is_error("{}", "{on: '* and not web_server', run: none}"), "it only leaves out");
+    assert!(!is_error("{nodes: 'node:n1'}", named));
 }

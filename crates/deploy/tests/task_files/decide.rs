@@ -1,14 +1,14 @@
 use hoist_deploy::compile::Options;
-use hoist_deploy::condition::Untranslated;
-use hoist_deploy::select::{Outcome, Past, Selection, Was};
+use hoist_deploy::condition::UntranslatedPolicy;
+use hoist_deploy::select::{History, HistoryEntry, Outcome, Selection};
 use hoist_deploy::spec::{At, When};
-use hoist_engine::action::{Ability, Catalog, Ctx, Description, Done, Failure, Verdict};
+use hoist_engine::action::{Ability, ApplyOutcome, Catalog, Ctx, Description, Failure, Verdict};
 use hoist_engine::plan::Step;
 
 use crate::{EXAMPLE, compiled, done, site, step, three_and_one, told, with_template};
 
 #[test]
-fn conditions_know_the_settings_and_the_node() {
+fn conditions_read_the_settings_and_the_node() {
     let text = "hoist: 1\nsettings: {places: 2}\ntasks:\n  a: {on: '*', run: none, when: \"node.nid \
                 <= settings.places\"}\n  b: {on: '*', run: none, when: false}\n";
     let compiled = compiled(text, &three_and_one(), &Options::default()).expect("it is a plan");
@@ -17,7 +17,7 @@ fn conditions_know_the_settings_and_the_node() {
 }
 
 #[test]
-fn what_a_condition_does_not_know_is_an_error_with_its_place() {
+fn undefined_names_in_conditions_are_errors_with_place() {
     let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, when: settings.api.enabled}\n  b: {on: \
                 '*', run: none, when: 'node.name =='}\n";
     let found = told(text, &three_and_one());
@@ -27,7 +27,7 @@ fn what_a_condition_does_not_know_is_an_error_with_its_place() {
 }
 
 #[test]
-fn a_condition_that_nobody_translated_has_to_be_decided() {
+fn untranslated_condition_needs_a_decision() {
     let mut book = crate::good("hoist: 1\ntasks: {a: {on: '*', run: none}}\n");
     let when = When::Unknown("$.changed($.x)".to_owned());
     book.tasks[0].when = Some(At::new(when, book.tasks[0].id.place));
@@ -36,24 +36,24 @@ fn a_condition_that_nobody_translated_has_to_be_decided() {
         let options = Options { untranslated, ..Options::default() };
         hoist_deploy::compile::compile(&book, &nodes, &options)
     };
-    assert_eq!(of(Untranslated::Refused).expect_err("undecided")[0].code.as_str(), "E602");
-    assert_eq!(done(&of(Untranslated::True).expect("it is a plan")).len(), 4);
-    assert_eq!(done(&of(Untranslated::False).expect("it is a plan")).len(), 0);
+    assert_eq!(of(UntranslatedPolicy::Refused).expect_err("undecided")[0].code.as_str(), "E602");
+    assert_eq!(done(&of(UntranslatedPolicy::True).expect("it is a plan")).len(), 4);
+    assert_eq!(done(&of(UntranslatedPolicy::False).expect("it is a plan")).len(), 0);
 }
 
 /// All instances as good as they can be, with the fingerprints of a plan.
-fn past(compiled: &hoist_deploy::compile::Compiled) -> Past {
+fn past(compiled: &hoist_deploy::compile::CompiledPlan) -> History {
     let was = compiled.instances().map(|(id, instance)| {
         let task = &compiled.tasks[instance.task as usize];
         let node = &compiled.nodes[instance.node as usize];
         let fingerprint = step(compiled, task, node).fingerprint.clone();
-        (compiled.vertex(id).name.clone(), Was { state: Outcome::Good, fingerprint })
+        (compiled.vertex(id).name.clone(), HistoryEntry { state: Outcome::Good, fingerprint })
     });
     was.collect()
 }
 
 #[test]
-fn what_has_inputs_is_done_again_only_when_one_of_them_changed() {
+fn task_with_inputs_reruns_only_after_a_change() {
     let nodes = three_and_one();
     let first = compiled(EXAMPLE, &nodes, &with_template()).expect("it is a plan");
     let options = Options { past: past(&first), ..with_template() };
@@ -81,7 +81,7 @@ fn what_has_inputs_is_done_again_only_when_one_of_them_changed() {
 }
 
 #[test]
-fn an_input_that_is_not_there_is_an_error() {
+fn missing_input_is_an_error() {
     let text = "hoist: 1\ntasks: {a: {on: '*', run: none, inputs: [settings.gone, nodes.gone]}}\n";
     let found = told(text, &three_and_one());
     assert_eq!(found.len(), 2);
@@ -89,7 +89,7 @@ fn an_input_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn templates_that_fail_are_told_with_the_node() {
+fn failed_templates_are_reported_with_their_node() {
     let found = told(EXAMPLE, &three_and_one());
     assert!(
         found.iter().any(|line| line.contains("E603 the template `api.conf` for ctl1")),
@@ -98,7 +98,7 @@ fn templates_that_fail_are_told_with_the_node() {
 }
 
 #[test]
-fn actions_are_looked_at_where_they_are_known() {
+fn actions_are_validated_where_they_are_known() {
     let text = "hoist: 1\ntasks: {a: {on: '*', run: {shel: {command: x}}}}\n";
     let nodes = site(&[("n1", &[])]);
     let actions = Catalog::default();
@@ -108,7 +108,7 @@ fn actions_are_looked_at_where_they_are_known() {
 }
 
 #[test]
-fn an_action_that_verifies_itself_is_its_own_check_and_looks_for_the_same_text() {
+fn self_verifying_action_checks_the_same_text() {
     let actions = hoist_deploy::actions::catalog();
     let options = Options { actions: Some(&actions), ..with_template() };
     let compiled = compiled(EXAMPLE, &three_and_one(), &options).expect("it is a plan");
@@ -134,7 +134,47 @@ fn with_data(data: &[serde_json::Value]) -> hoist_deploy::target::Site {
 }
 
 #[test]
-fn a_node_as_an_input_is_each_node_by_itself() {
+fn unchanged_task_reruns_on_a_new_system() {
+    let text =
+        "hoist: 1\nsettings: {x: 1}\ntasks: {a: {on: '*', run: none, inputs: [settings.x]}}\n";
+    let mut nodes = site(&[("n1", &[]), ("n2", &[])]);
+    let first = compiled(text, &nodes, &Options::default()).expect("it is a plan");
+    let options = Options { past: past(&first), ..Options::default() };
+    let again = compiled(text, &nodes, &options).expect("it is a plan");
+    assert_eq!(done(&again), Vec::<String>::new());
+    nodes.nodes[1].system = "1".to_owned();
+    let again = compiled(text, &nodes, &options).expect("it is a plan");
+    assert_eq!(done(&again), ["a@n2"]);
+}
+
+#[test]
+fn unchanged_task_is_skipped_only_while_its_postcondition_holds() {
+    let text = |check: &str| {
+        format!(
+            "hoist: 1\nsettings: {{x: 1}}\ntasks: {{a: {{on: '*', run: {{shell: x}}, {check} inputs: \
+             [settings.x]}}}}\n"
+        )
+    };
+    let nodes = site(&[("n1", &[])]);
+    let again = |text: &str, actions: Option<&Catalog>| {
+        let options = Options { actions, ..Options::default() };
+        let first = compiled(text, &nodes, &options).expect("it is a plan");
+        assert!(!step(&first, "a", "n1").skip_when_done, "it runs once");
+        let options = Options { past: past(&first), ..options };
+        let second = compiled(text, &nodes, &options).expect("it is a plan");
+        let again = step(&second, "a", "n1");
+        (again.skip.clone(), again.skip_when_done)
+    };
+    let skipped = (Some("unchanged inputs".to_owned()), false);
+    assert_eq!(again(&text(""), None), skipped);
+    assert_eq!(again(&text("check: {after: [{shell: y}]},"), None), (None, true));
+    let actions = hoist_deploy::actions::catalog();
+    let file = text("").replace("{shell: x}", "{file: {path: /x, text: y}}");
+    assert_eq!(again(&file, Some(&actions)), (None, true), "the action verifies itself");
+}
+
+#[test]
+fn node_input_is_the_node_of_the_instance() {
     let text = "hoist: 1\ntasks: {a: {on: '*', run: none, inputs: [node]}}\n";
     let [one, two] = [serde_json::json!({"x": 1}), serde_json::json!({"x": 2})];
     let before = with_data(&[one.clone(), one.clone()]);
@@ -151,7 +191,7 @@ fn a_node_as_an_input_is_each_node_by_itself() {
 }
 
 #[test]
-fn inputs_of_a_node_do_not_run_into_each_other() {
+fn inputs_of_a_node_are_separated() {
     let text = "hoist: 1\ntasks: {a: {on: '*', run: none, inputs: [node.data.x, node.data.y]}}\n";
     let of = |x: u32, y: u32| {
         let nodes = with_data(&[serde_json::json!({"x": x, "y": y})]);
@@ -163,7 +203,7 @@ fn inputs_of_a_node_do_not_run_into_each_other() {
 }
 
 #[test]
-fn what_is_wrong_for_every_node_is_told_once() {
+fn fault_of_every_node_is_reported_once() {
     let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, inputs: [node.data.gone]}\n  b: {on: '*', \
                 run: {file: {path: /x, template: gone}}}\n";
     let found = told(text, &three_and_one());
@@ -177,19 +217,20 @@ fn what_is_wrong_for_every_node_is_told_once() {
 }
 
 #[test]
-fn a_template_of_a_task_on_no_node_is_not_looked_for() {
+fn template_of_a_task_on_no_node_is_not_required() {
     let actions = hoist_deploy::actions::catalog();
     let options = Options { actions: Some(&actions), ..with_template() };
     let compiled = compiled(EXAMPLE, &site(&[("n1", &["database"])]), &options);
     let compiled = compiled.map(|compiled| compiled.diagnostics.len());
     assert!(compiled.is_err(), "`controller` is nobody's role: {compiled:?}");
-    let text = EXAMPLE.replace("roles:\n", "roles:\n  controller: {nodes: 'node:nobody'}\n");
+    let text = EXAMPLE
+        .replace("roles:\n", "roles:\n  controller: {nodes: 'node:nobody', allow_empty: true}\n");
     let compiled = crate::compiled(&text, &site(&[("n1", &["database"])]), &options);
     assert!(compiled.is_ok(), "{:?}", compiled.err());
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn faults_of_a_book_are_reported_together() {
     let actions = hoist_deploy::actions::catalog();
     let options = Options { actions: Some(&actions), ..Options::default() };
     let text = "hoist: 1\ntasks:\n  a: {on: '*', run: {shel: {command: x}}, requires: [gone]}\n  b: \
@@ -201,7 +242,7 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn what_asks_is_repeated_after_a_crash_and_what_changes_is_not() {
+fn reading_requests_repeat_after_a_crash_writing_ones_do_not() {
     use hoist_engine::plan::Repeat;
     let of = |input: &str| {
         let text = format!("hoist: 1\ntasks: {{a: {{on: '*', run: {{http: {input}}}}}}}\n");
@@ -214,7 +255,7 @@ fn what_asks_is_repeated_after_a_crash_and_what_changes_is_not() {
 }
 
 #[test]
-fn what_is_unchanged_is_done_again_for_its_event() {
+fn unchanged_task_reruns_for_its_event() {
     let text = "hoist: 1\nsettings: {x: 1}\ntasks:\n  a: {on: '*', run: none, inputs: [settings.x], \
                 events: [deploy_changes]}\n  b: {on: '*', run: none, inputs: [settings.x]}\n";
     let nodes = site(&[("n1", &[])]);
@@ -230,7 +271,7 @@ fn what_is_unchanged_is_done_again_for_its_event() {
 }
 
 #[test]
-fn a_plan_says_what_tasks_are_about_and_where_they_were_written() {
+fn plan_has_title_and_place_of_every_task() {
     let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, about: the first}\n";
     let (book, sources, _) = crate::read(text);
     let compiled = hoist_deploy::compile::compile(&book, &three_and_one(), &Options::default());
@@ -259,12 +300,12 @@ impl hoist_engine::action::Action for Careful {
         }
     }
 
-    fn validate(&self, _: &serde_json::Value) -> Vec<hoist_engine::action::Diagnostic> {
+    fn validate(&self, _: &serde_json::Value) -> Vec<hoist_diagnostic::Diagnostic> {
         Vec::new()
     }
 
-    fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Done, Failure> {
-        Ok(Done::default())
+    fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
+        Ok(ApplyOutcome::default())
     }
 
     fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
@@ -273,7 +314,7 @@ impl hoist_engine::action::Action for Careful {
 }
 
 #[test]
-fn an_action_that_says_so_is_skipped_where_it_is_done() {
+fn action_with_precheck_is_skipped_where_it_is_done() {
     let mut actions = Catalog::default();
     actions.add(std::sync::Arc::new(Careful));
     let options = Options { actions: Some(&actions), ..Options::default() };

@@ -13,19 +13,20 @@ use serde_json::Value;
 
 use crate::{read, site, told};
 
-/// Everything that is started comes to a good end, in an order that `seed` decides; what was refused,
-/// and the outcome.
+/// Runs a draft where every started step succeeds, in an order that `seed` decides. Returns the
+/// refusals and the outcome.
 fn run_through(draft: Draft, mut seed: u64) -> (Vec<String>, Option<Outcome>) {
     let mut run = Run::new(Arc::new(Plan::new(draft).expect("a plan")));
-    let (mut events, mut refused) = (vec![Event::Tick], Vec::new());
+    let mut events = vec![Event::Tick];
+    let mut refused = Vec::new();
     while !events.is_empty() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let chance = usize::try_from(seed >> 33).expect("31 bits");
         let event = events.swap_remove(chance % events.len());
         let decision = run.on(event, 1);
         for record in decision.records {
-            if let Record::Refused { reason, .. } = record {
-                refused.push(reason);
+            if let Record::Refused { check, .. } = record {
+                refused.push(check.output);
             }
         }
         for effect in decision.effects {
@@ -34,9 +35,7 @@ fn run_through(draft: Draft, mut seed: u64) -> (Vec<String>, Option<Outcome>) {
                     let end = End::Done { changed: true, receipt: Value::Null };
                     Event::Ran { step, attempt, end }
                 }
-                Effect::Verify { step, attempt } => {
-                    Event::Verified { step, attempt, holds: true, reason: String::new() }
-                }
+                Effect::Verify { step, attempt } => Event::Verified { step, attempt, failed: None },
                 other => panic!("nothing else is asked for: {other:?}"),
             });
         }
@@ -59,7 +58,7 @@ fn three() -> Site {
 }
 
 #[test]
-fn a_node_that_keeps_the_only_place_and_waits_for_the_others_is_found() {
+fn node_that_holds_the_only_slot_and_waits_is_found() {
     let said = told(WAITS, &three());
     let [one] = &said[..] else { panic!("{said:?}") };
     assert!(
@@ -74,7 +73,7 @@ fn a_node_that_keeps_the_only_place_and_waits_for_the_others_is_found() {
 }
 
 #[test]
-fn one_more_place_is_enough_and_so_is_not_waiting_for_all() {
+fn deadlock_ends_with_one_more_slot_or_a_smaller_wait() {
     for (was, is) in [("at_once: 1", "at_once: 2"), ("on: web}]", "on: web, want: any}]")] {
         let text = WAITS.replace(was, is);
         assert_eq!(told(&text, &three()), [] as [String; 0], "{is}");
@@ -124,7 +123,8 @@ fn file(roles: [(u32, u32); 2], tasks: &[TaskLike]) -> String {
                 .needs
                 .iter()
                 .map(|(index, on, want)| {
-                    let (on, want) = (TARGETS[*on], WANTS[*want]);
+                    let on = TARGETS[*on];
+                    let want = WANTS[*want];
                     format!("{{task: {}, on: {on}, want: {want}, optional: true}}", earlier(index))
                 })
                 .collect();
@@ -140,7 +140,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_compiles_comes_to_its_end(
+    fn compiled_plans_run_to_their_end(
         roles in [(1..4_u32, 0..4_u32), (1..4_u32, 0..4_u32)],
         tasks in tasks(),
         members in proptest::collection::vec(0..3_usize, 2..6),

@@ -9,7 +9,7 @@ fn file(sources: &mut Sources, name: &str, text: &str) -> TaskFile {
 }
 
 #[test]
-fn an_upper_layer_replaces_a_task_or_patches_it_and_every_field_keeps_its_file() {
+fn upper_layer_replaces_or_patches_and_fields_keep_their_file() {
     let mut sources = Sources::default();
     let product = "tasks: {a: {on: x, run: none, retries: 1}, b: {on: x, run: none, retries: 1}}\n\
                    settings: {api: {port: 1, on: true}}\n";
@@ -37,7 +37,7 @@ fn an_upper_layer_replaces_a_task_or_patches_it_and_every_field_keeps_its_file()
 }
 
 #[test]
-fn the_same_task_of_two_plug_ins_is_an_error_that_names_both() {
+fn task_of_two_plug_ins_is_an_error_that_names_both() {
     let mut sources = Sources::default();
     let one = file(&mut sources, "one.yaml", "tasks: {a: {on: x, run: none}}\n");
     let two = file(&mut sources, "two.yaml", "tasks: {a: {on: y, run: none}}\n");
@@ -50,7 +50,7 @@ fn the_same_task_of_two_plug_ins_is_an_error_that_names_both() {
 }
 
 #[test]
-fn a_patch_of_nothing_and_names_that_are_taken_are_told() {
+fn patches_of_missing_tasks_and_taken_names_are_reported() {
     let mut sources = Sources::default();
     let text = "tasks: {a: {patch: true, retries: 1}, b: {on: x, run: none}}\nbarriers: {b: {}}\n";
     let (book, found) = merge(vec![(Layer::Run(2), file(&mut sources, "f", text))]);
@@ -60,7 +60,7 @@ fn a_patch_of_nothing_and_names_that_are_taken_are_told() {
 }
 
 #[test]
-fn a_patch_of_the_directory_holds_for_the_commands_below_it() {
+fn patched_directory_applies_to_the_commands_of_the_task() {
     let mut sources = Sources::default();
     let files = [
         "hoist: 1\ntasks: {b: {on: '*', run: [{shell: a}, {shell: b, cwd: /own}], cwd: /old}}\n",
@@ -79,7 +79,7 @@ fn a_patch_of_the_directory_holds_for_the_commands_below_it() {
 }
 
 #[test]
-fn each_file_lies_over_the_one_before_it_and_plug_ins_over_the_first() {
+fn layers_are_first_file_plug_ins_and_later_files() {
     let mut sources = Sources::default();
     let mut of = |text: &str| file(&mut sources, "t.yaml", text);
     let task = |retries: u32| format!("tasks: {{a: {{on: x, run: none, retries: {retries}}}}}\n");

@@ -1,13 +1,13 @@
-use hoist_deploy::compile::{Compiled, Options, compile};
-use hoist_deploy::select::{Only, Outcome, Selection, Was};
+use hoist_deploy::compile::{CompiledPlan, Options, compile};
+use hoist_deploy::select::{HistoryEntry, Only, Outcome, Selection};
 use hoist_engine::plan::{Holder, Kind, Plan};
 use hoist_engine::simulate::MAX_TAKES_MS;
 
 use crate::{EXAMPLE, compiled, read, site, step, three_and_one, told, with_template};
 
-fn pools(compiled: &Compiled, task: &str, node: &str) -> Vec<String> {
-    let pools = step(compiled, task, node).pools.iter();
-    pools.map(|at| compiled.draft.pools[*at as usize].name.clone()).collect()
+fn limits(compiled: &CompiledPlan, task: &str, node: &str) -> Vec<String> {
+    let limits = step(compiled, task, node).limits.iter();
+    limits.map(|at| compiled.draft.limits[*at as usize].name.clone()).collect()
 }
 
 fn four(role: &str, tasks: &str) -> (String, hoist_deploy::target::Site) {
@@ -19,26 +19,26 @@ fn four(role: &str, tasks: &str) -> (String, hoist_deploy::target::Site) {
 const TWO: &str = "  a: {on: r, run: none}\n  b: {on: r, run: none, requires: [a]}\n";
 
 #[test]
-fn every_limit_is_a_pool() {
+fn limits_become_pools() {
     let text = EXAMPLE.replace("settings:\n", "limits: {at_once: 100, per_node: 2}\nsettings:\n");
     let text = text.replace("at_once: 6", "at_once: 2, max_unavailable: 2");
     let compiled = compiled(&text, &three_and_one(), &with_template()).expect("it is a plan");
     assert_eq!(
-        pools(&compiled, "db-install", "db2"),
+        limits(&compiled, "db-install", "db2"),
         ["run", "node db2", "lock packages of db2", "role database", "role database unavailable"]
     );
     assert_eq!(
-        pools(&compiled, "db-join", "db2"),
+        limits(&compiled, "db-join", "db2"),
         ["run", "node db2", "task db-join", "role database", "role database unavailable"]
     );
     let held = |name: &str| {
-        let pool = compiled.draft.pools.iter().find(|pool| pool.name == name);
-        pool.map(|pool| (pool.places, pool.held_by))
+        let limit = compiled.draft.limits.iter().find(|limit| limit.name == name);
+        limit.map(|limit| (limit.slots, limit.held_by))
     };
     assert_eq!(held("node db2"), Some((2, Holder::Step)));
     assert_eq!(held("role database"), Some((2, Holder::Subject)));
     assert_eq!(held("role database unavailable"), Some((2, Holder::Healthy)));
-    assert_eq!(pools(&compiled, "haproxy", "db2"), ["run", "node db2"], "it is not of the role");
+    assert_eq!(limits(&compiled, "haproxy", "db2"), ["run", "node db2"], "it is not of the role");
 }
 
 #[test]
@@ -62,19 +62,19 @@ fn canaries_go_first_and_the_others_after_the_pause() {
     assert!(first.after.iter().any(|before| before.0 as usize == pause));
     let later = &vertices[at("db-join@db2")];
     assert!(!later.after.iter().any(|before| before.0 as usize == pause));
-    let cohort = |task, node| {
-        let cohort = step(&compiled, task, node).cohort.expect("it is in one");
-        let cohort = &compiled.draft.cohorts[cohort as usize];
-        (cohort.name.as_str(), cohort.tolerate)
+    let failure_domain = |task, node| {
+        let failure_domain = step(&compiled, task, node).failure_domain.expect("it is in one");
+        let failure_domain = &compiled.draft.failure_domains[failure_domain as usize];
+        (failure_domain.name.as_str(), failure_domain.tolerate)
     };
-    assert_eq!(cohort("db-install", "db1"), ("database canaries", 0));
-    assert_eq!(cohort("db-install", "db2"), ("database", 1));
-    assert_eq!(cohort("haproxy", "db2"), ("database", 1), "the role of the node");
+    assert_eq!(failure_domain("db-install", "db1"), ("database canaries", 0));
+    assert_eq!(failure_domain("db-install", "db2"), ("database", 1));
+    assert_eq!(failure_domain("haproxy", "db2"), ("database", 1), "the role of the node");
     Plan::new(compiled.draft).expect("the engine takes it");
 }
 
 #[test]
-fn what_waits_for_a_written_time_is_expected_to_take_it() {
+fn wait_with_a_duration_is_expected_to_take_it() {
     let (text, nodes) = four(
         "{rollout: {canary: 1, pause_after_canary: 2h}}",
         "  a: {on: r, run: {wait: 30m}}\n  b: {on: r, run: [{wait: 1m}, {shell: x}, {wait: 2s}]}\n  \
@@ -109,8 +109,9 @@ fn on(nodes: &str) -> Options<'static> {
     Options { selection: Selection { on, ..Selection::default() }, ..Options::default() }
 }
 
-/// What waits for the pause after the canaries, and what that waits for; `None` without a pause.
-fn around_the_pause(compiled: &Compiled) -> Option<(Vec<&str>, Vec<&str>)> {
+/// The vertices after the pause that follows the canaries, and those before it; `None` without a
+/// pause.
+fn around_the_pause(compiled: &CompiledPlan) -> Option<(Vec<&str>, Vec<&str>)> {
     let vertices = &compiled.draft.vertices;
     let pause = vertices.iter().position(|one| one.name.starts_with("pause"))?;
     let name = |at: usize| vertices[at].name.as_str();
@@ -121,16 +122,16 @@ fn around_the_pause(compiled: &Compiled) -> Option<(Vec<&str>, Vec<&str>)> {
 }
 
 #[test]
-fn canaries_are_chosen_of_the_nodes_that_do_something_in_this_run() {
+fn canaries_are_chosen_among_the_active_nodes() {
     let (text, nodes) = four("{rollout: {canary: 1, pause_after_canary: 1h}}", TWO);
     let some = compiled(&text, &nodes, &on("node:n[2-4]")).expect("it is a plan");
     let (canaries, others) = around_the_pause(&some).expect("there is a pause");
     assert_eq!(canaries, ["a@n2", "b@n2"]);
     assert_eq!(others, ["a@n3", "a@n4"], "n1 does nothing");
-    let cohort = step(&some, "a", "n2").cohort.expect("it is in one");
-    assert_eq!(some.draft.cohorts[cohort as usize].name, "r canaries");
+    let failure_domain = step(&some, "a", "n2").failure_domain.expect("it is in one");
+    assert_eq!(some.draft.failure_domains[failure_domain as usize].name, "r canaries");
     let past = [("a@n1", Outcome::Good), ("a@n3", Outcome::Failed), ("a@n4", Outcome::Failed)]
-        .map(|(name, state)| (name.to_owned(), Was { state, fingerprint: None }));
+        .map(|(name, state)| (name.to_owned(), HistoryEntry { state, fingerprint: None }));
     let selection = Selection { only: Some(Only::Failed), ..Selection::default() };
     let options = Options { selection, past: past.into(), ..Options::default() };
     let failed = compiled(&text, &nodes, &options).expect("it is a plan");
@@ -144,7 +145,7 @@ fn canaries_are_chosen_of_the_nodes_that_do_something_in_this_run() {
 }
 
 #[test]
-fn nobody_pauses_where_nobody_comes_after_the_canaries() {
+fn canaries_without_successors_have_no_pause() {
     let (text, nodes) = four("{rollout: {canary: 1, pause_after_canary: 1h}}", TWO);
     for node in ["node:n1", "node:n3"] {
         let compiled = compiled(&text, &nodes, &on(node)).expect("it is a plan");
@@ -153,7 +154,7 @@ fn nobody_pauses_where_nobody_comes_after_the_canaries() {
 }
 
 #[test]
-fn a_part_of_which_no_node_can_go_first_is_told() {
+fn role_without_a_possible_canary_is_reported() {
     let (text, nodes) = four(
         "{rollout: {canary: 1}}",
         "  a: {on: r, run: none}\n  b: {on: r and not first(r), run: none, needs: [a]}\n",
@@ -169,22 +170,22 @@ fn a_part_of_which_no_node_can_go_first_is_told() {
 }
 
 #[test]
-fn failures_count_for_the_strictest_role_that_the_task_is_for() {
+fn failures_count_for_the_strictest_role_of_the_task() {
     let text = "hoist: 1\nroles: {database: {tolerate: 1}, all: {nodes: '*', tolerate: 100%}}\n\
                 tasks: {a: {on: all, run: none}, b: {on: 'database, all', run: none}}\n";
     let compiled = compiled(text, &three_and_one(), &Options::default()).expect("it is a plan");
-    let cohort = |task, node| {
-        let cohort = step(&compiled, task, node).cohort.expect("it is in one");
-        compiled.draft.cohorts[cohort as usize].name.clone()
+    let failure_domain = |task, node| {
+        let failure_domain = step(&compiled, task, node).failure_domain.expect("it is in one");
+        compiled.draft.failure_domains[failure_domain as usize].name.clone()
     };
-    assert_eq!(cohort("a", "db1"), "all");
-    assert_eq!(cohort("b", "db1"), "database");
-    assert_eq!(cohort("b", "ctl1"), "all");
-    assert_eq!(compiled.draft.cohorts[1].tolerate, 4);
+    assert_eq!(failure_domain("a", "db1"), "all");
+    assert_eq!(failure_domain("b", "db1"), "database");
+    assert_eq!(failure_domain("b", "ctl1"), "all");
+    assert_eq!(compiled.draft.failure_domains[1].tolerate, 4);
 }
 
 #[test]
-fn limits_that_contradict_each_other_are_refused() {
+fn contradicting_limits_are_refused() {
     for (role, tasks, line) in [
         ("{tolerate: 5}", TWO, "E203 role `r` tolerates 5 failed nodes, but has 4"),
         ("{rollout: {canary: 4}}", TWO, "E203 role `r` has 4 canaries of 4 nodes"),
@@ -225,7 +226,7 @@ fn limits_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn circles_through_a_barrier_inside_of_a_roll_out_are_found_too() {
+fn cycle_through_a_barrier_in_a_roll_out_is_found() {
     let (text, nodes) = four(
         "{rollout: {at_once: 1}}",
         "  a: {on: r, run: none, required_for: [middle]}\n  b: {on: r, run: none, requires: [middle]}\n\
@@ -236,7 +237,7 @@ fn circles_through_a_barrier_inside_of_a_roll_out_are_found_too() {
 }
 
 #[test]
-fn who_waits_for_the_first_does_not_take_its_place() {
+fn dependent_of_the_first_member_does_not_take_its_slot() {
     let (text, mut nodes) = four(
         "{rollout: {at_once: 1}}",
         "  a: {on: r, run: none}\n  b: {on: first(r), run: none, requires: [a]}\n  c: {on: r and not \
@@ -258,12 +259,12 @@ fn nodes_of_one_rack_have_a_pool_of_their_own() {
         node.spec = serde_json::from_value(labels).expect("a node");
     }
     let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
-    assert_eq!(pools(&compiled, "a", "n1"), ["node n1", "role r rack=x"]);
-    assert_eq!(pools(&compiled, "b", "n4"), ["node n4", "role r rack=y"]);
+    assert_eq!(limits(&compiled, "a", "n1"), ["node n1", "role r rack=x"]);
+    assert_eq!(limits(&compiled, "b", "n4"), ["node n4", "role r rack=y"]);
 }
 
 #[test]
-fn windows_are_those_of_the_task_or_of_its_role() {
+fn windows_come_from_the_task_or_its_role() {
     let (text, nodes) = four(
         "{window: 'Sat 22:00-04:00'}",
         "  a: {on: r, run: none}\n  b: {on: r, run: none, window: '01:00-02:00'}\n  c: {on: '*', run: none}\n",
@@ -279,18 +280,18 @@ fn windows_are_those_of_the_task_or_of_its_role() {
 }
 
 #[test]
-fn an_amount_may_be_an_expression_of_the_settings() {
+fn amount_may_be_an_expression_of_the_settings() {
     let (text, nodes) = four("{}", "  a: {on: r, run: none, at_once: settings.places}\n");
     let options = Options { settings: serde_json::json!({"places": 3}), ..Options::default() };
     let compiled = compiled(&text, &nodes, &options).expect("it is a plan");
-    let pool = compiled.draft.pools.iter().find(|pool| pool.name == "task a");
-    assert_eq!(pool.map(|pool| pool.places), Some(3));
+    let limit = compiled.draft.limits.iter().find(|limit| limit.name == "task a");
+    assert_eq!(limit.map(|limit| limit.slots), Some(3));
     let found = told(&text, &nodes);
     assert!(found[0].contains("E601 `settings.places` cannot be told"), "{found:?}");
 }
 
 #[test]
-fn what_is_probably_not_meant_is_a_warning() {
+fn probable_mistakes_are_warnings() {
     for (role, tasks, line) in [
         (
             "{tolerate: 1}",
@@ -325,7 +326,7 @@ fn what_is_probably_not_meant_is_a_warning() {
 }
 
 #[test]
-fn a_label_that_no_node_has_limits_nothing_and_is_an_error() {
+fn limit_by_a_label_that_no_node_has_is_an_error() {
     let (text, mut nodes) = four("{rollout: {per: {rak: 1}}}", TWO);
     for node in &mut nodes.nodes[..3] {
         let spec = serde_json::json!({ "labels": { "rack": "x" }, "groups": ["r"] });
@@ -338,8 +339,8 @@ fn a_label_that_no_node_has_limits_nothing_and_is_an_error() {
     );
     let text = text.replace("rak", "rack");
     let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
-    assert_eq!(pools(&compiled, "a", "n1"), ["node n1", "role r rack=x"]);
-    assert_eq!(pools(&compiled, "a", "n4"), ["node n4"], "it is alone without one");
+    assert_eq!(limits(&compiled, "a", "n1"), ["node n1", "role r rack=x"]);
+    assert_eq!(limits(&compiled, "a", "n4"), ["node n4"], "it is alone without one");
 }
 
 #[test]
@@ -348,11 +349,11 @@ fn nodes_without_the_label_are_counted_together() {
     let spec = serde_json::json!({ "labels": { "rack": "x" }, "groups": ["r"] });
     nodes.nodes[0].spec = serde_json::from_value(spec).expect("a node");
     let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
-    assert_eq!(pools(&compiled, "a", "n4"), ["node n4", "role r without rack"]);
+    assert_eq!(limits(&compiled, "a", "n4"), ["node n4", "role r without rack"]);
 }
 
 #[test]
-fn no_time_at_all_is_refused() {
+fn zero_duration_is_refused() {
     let (text, nodes) = four("{}", "  a: {on: r, run: none, timeout: 0s}\n");
     let found = told(&text, &nodes);
     assert!(found[0].contains("E203 task `a` has no time at all"), "{found:?}");
@@ -374,7 +375,7 @@ tasks:
 ";
 
 #[test]
-fn roles_that_take_their_places_crosswise_are_refused() {
+fn roles_that_take_slots_crosswise_are_refused() {
     let nodes = site(&[("n1", &[]), ("n2", &[])]);
     let found = told(CROSSING, &nodes);
     assert_eq!(found.len(), 1, "{found:?}");
@@ -393,13 +394,13 @@ fn roles_that_take_their_places_crosswise_are_refused() {
 }
 
 #[test]
-fn a_role_whose_failures_are_taken_back_has_all_of_its_steps_marked_for_it() {
+fn role_with_undo_on_failure_marks_all_its_steps() {
     let tasks = "  a: {on: r, run: {shell: x}, undo: {shell: y}}\n  \
                  b: {on: first(r), run: {shell: x}, undo: none}\n  \
                  c: {on: \"*\", run: none}\n";
     let (text, nodes) = four("{on_failure: undo}", tasks);
     let made = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
-    assert_eq!(made.draft.cohorts[0].name, "r");
+    assert_eq!(made.draft.failure_domains[0].name, "r");
     for (task, node, with) in [("a", "n3", vec![0]), ("b", "n1", vec![0]), ("c", "n3", vec![])] {
         assert_eq!(step(&made, task, node).undone_with, with, "{task}@{node}");
     }
@@ -410,7 +411,7 @@ fn a_role_whose_failures_are_taken_back_has_all_of_its_steps_marked_for_it() {
 }
 
 #[test]
-fn instances_that_would_stay_though_their_role_is_taken_back_are_named() {
+fn instances_without_undo_of_an_undone_role_are_named() {
     let tasks = "  a: {on: r, run: {shell: x}}\n  \
                  b: {on: first(r), run: {shell: x}, undo: {shell: y}, reversibility: commit_point}\n";
     let (text, nodes) = four("{on_failure: undo}", tasks);
@@ -418,13 +419,13 @@ fn instances_that_would_stay_though_their_role_is_taken_back_are_named() {
     let [a, b] = &said[..] else { panic!("{said:?}") };
     assert!(
         a.starts_with(
-            "tasks.yaml:3:19: W502 role `r` is taken back where it fails, but not a@n1, \
-            a@n2, a@n3, a@n4: nobody said how; give it an `undo`"
+            "tasks.yaml:3:19: W502 role `r` is undone where it fails, but not a@n1, \
+            a@n2, a@n3, a@n4: the task has no `undo`; give it an `undo`"
         ),
         "{a}"
     );
     assert!(a.ends_with("(this stays as it is: tasks.yaml:5:3)"), "{a}");
-    assert!(b.contains("but not b@n1: there is no way back from it"), "{b}");
+    assert!(b.contains("but not b@n1: it cannot be undone"), "{b}");
     let (text, _) = four("{on_failure: undone}", tasks);
     let said = read(&text).2;
     assert!(said[0].contains("expected leave or undo, found `undone`; did you mean"), "{said:?}");
@@ -434,15 +435,15 @@ fn instances_that_would_stay_though_their_role_is_taken_back_are_named() {
 }
 
 #[test]
-fn a_role_says_whether_others_go_on_when_too_many_of_its_nodes_failed() {
+fn role_decides_whether_others_continue_after_its_failures() {
     for (said, alone) in [("{}", false), ("{when_tripped: stop}", false)] {
         let (text, nodes) = four(said, TWO);
         let made = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
-        assert_eq!(made.draft.cohorts[0].trips_alone, alone, "{said}");
+        assert_eq!(made.draft.failure_domains[0].trips_alone, alone, "{said}");
     }
     let (text, nodes) = four("{when_tripped: continue, rollout: {canary: 1}}", TWO);
     let made = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
-    let alone = made.draft.cohorts.iter().map(|one| (one.name.as_str(), one.trips_alone));
+    let alone = made.draft.failure_domains.iter().map(|one| (one.name.as_str(), one.trips_alone));
     assert_eq!(alone.collect::<Vec<_>>(), [("r", true), ("r canaries", true)]);
     let (text, _) = four("{when_tripped: continues}", TWO);
     let said = read(&text).2;

@@ -16,7 +16,7 @@ fn found(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_circle_that_needs_two_roles_on_one_node_is_found_before_there_is_such_a_node() {
+fn cycle_of_two_roles_on_one_node_is_found_without_nodes() {
     let text = "hoist: 1
 tasks:
   a: {on: web, run: none, requires: [{task: b, optional: true}]}
@@ -40,7 +40,7 @@ tasks:
 }
 
 #[test]
-fn a_reference_that_can_never_bind_is_found_and_one_that_can_is_not() {
+fn only_references_that_can_never_bind_are_reported() {
     let text = "hoist: 1
 roles: {database: {first: leader}}
 tasks:
@@ -54,14 +54,14 @@ tasks:
 }
 
 #[test]
-fn the_example_is_fine_on_every_layout() {
+fn example_is_valid_on_every_layout() {
     let found = found(EXAMPLE);
     assert_eq!(found.len(), 1, "{found:#?}");
     assert!(found[0].contains("W502 `db-bootstrap` can be undone, but `db-install`"), "{found:?}");
 }
 
 #[test]
-fn everything_is_told_that_is_wrong_whatever_nodes_there_are() {
+fn faults_that_do_not_depend_on_nodes_are_reported() {
     let text = "hoist: 1
 roles: {web: {tolerate: 5, rollout: {canary: 0}}}
 tasks:
@@ -86,7 +86,7 @@ limits: {at_once: 0}
         "5:26: E604 `shell`: bogus",
         "6:3: E104 task `nothing` does not say what to do",
         "7:41: E601 `settings.x ===` cannot be told",
-        "8:39: E602 nobody translated",
+        "8:39: E602 the condition of task",
         "10:39: E203 at most 0 at once",
         "11:45: E203 task `check` says `repeat: check`",
         "12:44: E101 `/(/` cannot be used",

@@ -1,5 +1,5 @@
-//! Task files from text to plan: what is read, bound, limited, decided and selected, and what is
-//! said of files that are wrong.
+//! Task files from text to plan: parsing, binding, limits, conditions, selection, and diagnostics
+//! of invalid files.
 
 mod bind;
 mod decide;
@@ -11,8 +11,8 @@ mod read;
 mod scale;
 mod select;
 
-use hoist_deploy::compile::{Compiled, Options, compile};
-use hoist_deploy::diagnostic::Diagnostic;
+use hoist_deploy::compile::{CompiledPlan, Options, compile};
+use hoist_deploy::diagnostic::SourceDiagnostic;
 use hoist_deploy::layer::{Book, Layer, merge};
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
@@ -80,7 +80,13 @@ fn site(nodes: &[(&str, &[&str])]) -> Site {
         let spec = serde_json::json!({ "nid": at, "groups": groups });
         let spec: NodeSpec = serde_json::from_value(spec).expect("a node");
         let name = name.parse().expect("a name");
-        Node { id: NodeId::from_bits(at.into()), name, spec, lifecycle: Lifecycle::Installed }
+        Node {
+            id: NodeId::from_bits(at.into()),
+            name,
+            spec,
+            lifecycle: Lifecycle::Installed,
+            system: String::new(),
+        }
     });
     Site { nodes: nodes.collect(), ..Site::default() }
 }
@@ -90,7 +96,7 @@ fn three_and_one() -> Site {
     site(&[("db1", database), ("db2", database), ("db3", database), ("ctl1", &["controller"])])
 }
 
-/// What is read of one file, with what is wrong with it, each in one line.
+/// Parses one file and returns its diagnostics, each as one line.
 fn read(text: &str) -> (Book, Sources, Vec<String>) {
     let mut sources = Sources::default();
     let (file, mut found) = parse(&mut sources, "tasks.yaml", text.as_bytes());
@@ -106,17 +112,17 @@ fn good(text: &str) -> Book {
     book
 }
 
-fn compiled(text: &str, site: &Site, options: &Options<'_>) -> Result<Compiled, Vec<String>> {
+fn compiled(text: &str, site: &Site, options: &Options<'_>) -> Result<CompiledPlan, Vec<String>> {
     let (book, sources, found) = read(text);
     assert_eq!(found, Vec::<String>::new(), "{text}");
     compile(&book, site, options).map_err(|found| lines(&found, &sources))
 }
 
-fn lines(found: &[Diagnostic], sources: &Sources) -> Vec<String> {
+fn lines(found: &[SourceDiagnostic], sources: &Sources) -> Vec<String> {
     found.iter().map(|one| one.show(sources)).collect()
 }
 
-/// What is said of a file, with a plan or without one.
+/// The diagnostics of a file, with a plan or without one.
 fn told(text: &str, site: &Site) -> Vec<String> {
     let (book, sources, found) = read(text);
     assert_eq!(found, Vec::<String>::new(), "{text}");
@@ -126,7 +132,7 @@ fn told(text: &str, site: &Site) -> Vec<String> {
     }
 }
 
-fn step<'a>(compiled: &'a Compiled, task: &str, node: &str) -> &'a Step {
+fn step<'a>(compiled: &'a CompiledPlan, task: &str, node: &str) -> &'a Step {
     let id = compiled.find(task, node).expect("the instance is there");
     match &compiled.vertex(id).kind {
         Kind::Step(step) => step,
@@ -134,14 +140,14 @@ fn step<'a>(compiled: &'a Compiled, task: &str, node: &str) -> &'a Step {
     }
 }
 
-/// The names of what an instance waits for, joins taken apart.
-fn before(compiled: &Compiled, task: &str, node: &str) -> Vec<String> {
+/// The names of an instance's dependencies, with joins expanded.
+fn before(compiled: &CompiledPlan, task: &str, node: &str) -> Vec<String> {
     let id = compiled.find(task, node).expect("the instance is there");
     compiled.before(id).into_iter().map(|id| compiled.vertex(id).name.clone()).collect()
 }
 
 /// The instances that are done, by name.
-fn done(compiled: &Compiled) -> Vec<String> {
+fn done(compiled: &CompiledPlan) -> Vec<String> {
     let is_done = |id| matches!(&compiled.vertex(id).kind, Kind::Step(step) if step.skip.is_none());
     let instances = compiled.instances().filter(|(id, _)| is_done(*id));
     instances.map(|(id, _)| compiled.vertex(id).name.clone()).collect()

@@ -4,13 +4,13 @@ use std::time::Duration;
 use hoist_deploy::compile::Options;
 use hoist_deploy::diagnostic::{Code, Severity};
 use hoist_deploy::parse::{MAX_BYTES, MAX_TASKS, parse};
-use hoist_deploy::spec::{Amount, Place, Sources, Want, Whose};
+use hoist_deploy::spec::{Amount, NeedScope, Place, Sources, Want};
 use proptest::prelude::*;
 
 use crate::{EXAMPLE, good, read};
 
 #[test]
-fn the_example_is_read_with_places() {
+fn example_is_read_with_places() {
     let book = good(EXAMPLE);
     assert_eq!(book.tasks.len(), 5);
     let install = &book.tasks[1];
@@ -21,7 +21,7 @@ fn the_example_is_read_with_places() {
     let api = &book.tasks[4];
     let need = &api.needs.as_ref().expect("it is there").value[0];
     assert_eq!(need.want, Want::Most);
-    assert!(matches!(need.on, Whose::Nodes(_)));
+    assert!(matches!(need.on, NeedScope::Nodes(_)));
     let bootstrap = &book.tasks[2];
     let after = &bootstrap.check_after.as_ref().expect("it is there").value[0];
     assert_eq!(after.within, Some(Duration::from_mins(2)));
@@ -30,10 +30,11 @@ fn the_example_is_read_with_places() {
 }
 
 #[test]
-fn a_deployment_document_is_the_same_as_a_bare_file() {
+fn deployment_document_equals_a_bare_file() {
     let bare = "hoist: 1\ntasks:\n  a: {on: '*', run: none}\n";
     let document = "api: hoist/v1\nkind: Deployment\nname: web\nspec:\n  tasks:\n    a: {on: '*', run: none}\n";
-    let (mut bare, mut document) = (good(bare), good(document));
+    let mut bare = good(bare);
+    let mut document = good(document);
     for book in [&mut bare, &mut document] {
         assert_eq!(book.tasks[0].id.value, "a");
         let run = book.tasks[0].run.take().expect("it is there");
@@ -42,11 +43,11 @@ fn a_deployment_document_is_the_same_as_a_bare_file() {
     let mut sources = Sources::default();
     let text = "api: hoist/v1\nkind: Node\nname: web\nspec: {}\n";
     let (_, found) = parse(&mut sources, "x", text.as_bytes());
-    assert!(found[0].message.contains("no Deployment"), "{found:?}");
+    assert!(found[0].diagnostic.message.contains("no Deployment"), "{found:?}");
 }
 
 #[test]
-fn a_second_document_in_a_file_is_an_error_with_its_place() {
+fn second_document_of_a_file_is_an_error_with_its_place() {
     let text = "hoist: 1\nsettings: {a: 1}\n---\nhoist: 1\nsettings: {b: 2}\n---\n# nothing\n";
     let (_, _, found) = read(text);
     assert_eq!(
@@ -60,7 +61,7 @@ fn a_second_document_in_a_file_is_an_error_with_its_place() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once_with_its_place() {
+fn all_faults_of_a_file_are_reported_with_their_place() {
     let (_, _, found) = read(
         r#"hoist: 1
 tasks:
@@ -123,7 +124,7 @@ fn words_of_other_products_are_translated() {
 }
 
 #[test]
-fn a_fault_is_drawn_with_its_line() {
+fn fault_is_drawn_with_its_line() {
     let mut sources = Sources::default();
     let text = "hoist: 1\ntasks:\n  database:\n    cross-depened-by: [x]\n    on: '*'\n";
     let (_, found) = parse(&mut sources, "tasks.yaml", text.as_bytes());
@@ -139,7 +140,7 @@ fn a_fault_is_drawn_with_its_line() {
 }
 
 #[test]
-fn short_ways_to_write_actions_are_what_the_actions_take() {
+fn short_forms_of_actions_become_their_inputs() {
     let book = good(
         r#"
 hoist: 1
@@ -182,7 +183,7 @@ tasks:
 }
 
 #[test]
-fn a_file_that_is_too_large_is_not_read() {
+fn oversized_file_is_not_read() {
     let mut sources = Sources::default();
     let mut at_limit = b"hoist: 1\n#".to_vec();
     at_limit.resize(MAX_BYTES, b'x');
@@ -196,9 +197,10 @@ fn a_file_that_is_too_large_is_not_read() {
 }
 
 #[test]
-fn depth_number_of_tasks_and_aliases_are_bounded() {
+fn depth_tasks_and_aliases_are_bounded() {
     let deep = |levels: usize| {
-        let (open, close) = ("[".repeat(levels), "]".repeat(levels));
+        let open = "[".repeat(levels);
+        let close = "]".repeat(levels);
         read(&format!("hoist: 1\nsettings: {{a: {open}{close}}}\n")).2
     };
     assert_eq!(deep(62), Vec::<String>::new());
@@ -225,7 +227,7 @@ fn depth_number_of_tasks_and_aliases_are_bounded() {
 }
 
 #[test]
-fn what_is_no_yaml_and_what_is_nothing_is_said() {
+fn invalid_yaml_and_empty_files_are_reported() {
     for (text, part) in [
         ("hoist: 1\ntasks: [", "tasks.yaml:2:"),
         ("- a\n", "a task file is a map, not a list"),
@@ -240,11 +242,11 @@ fn what_is_no_yaml_and_what_is_nothing_is_said() {
     }
     let mut sources = Sources::default();
     let (_, found) = parse(&mut sources, "x", b"hoist: \xff");
-    assert!(found[0].message.contains("byte 7 is not UTF-8"));
+    assert!(found[0].diagnostic.message.contains("byte 7 is not UTF-8"));
 }
 
 #[test]
-fn codes_are_told_apart_and_documented() {
+fn codes_are_unique_and_documented() {
     let guide = include_str!("../../../../docs/deploy/task-files.md");
     let mut seen = std::collections::BTreeSet::new();
     for code in Code::ALL {
@@ -254,7 +256,7 @@ fn codes_are_told_apart_and_documented() {
 }
 
 #[test]
-fn the_example_of_the_documentation_is_a_plan() {
+fn documented_example_compiles_to_a_plan() {
     let guide = include_str!("../../../../docs/deploy/task-files.md");
     let example = guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
     let book = example.expect("the guide has an example");
@@ -294,7 +296,7 @@ proptest! {
 }
 
 #[test]
-fn a_key_that_is_twice_is_found_however_deep_it_is() {
+fn duplicate_key_is_found_at_any_depth() {
     for (text, line) in [
         ("settings: {x: {y: 1, y: 2}}\ntasks: {}", "E105 the key `y` is twice"),
         ("tasks: {a: {on: '*', run: {shell: x, env: {A: 1, A: 2}}}}", "E105 the key `A` is twice"),
@@ -307,9 +309,9 @@ fn a_key_that_is_twice_is_found_however_deep_it_is() {
 }
 
 #[test]
-fn a_check_that_is_looked_at_often_says_how_long_and_leaves_the_machine_some_time() {
+fn repeated_check_needs_a_time_limit_and_a_pause() {
     for (check, line) in [
-        ("{shell: x, every: 1s}", "E101 `every` needs `for`: how long it is looked at"),
+        ("{shell: x, every: 1s}", "E101 `every` needs `for`, the deadline of the check"),
         ("{shell: x, for: 1m, every: 0s}", "E101 `every` is 100ms at least"),
     ] {
         let text = format!(
@@ -321,7 +323,7 @@ fn a_check_that_is_looked_at_often_says_how_long_and_leaves_the_machine_some_tim
 }
 
 #[test]
-fn numbers_that_are_none_of_ours_are_named_as_they_are() {
+fn out_of_range_numbers_are_quoted_as_written() {
     for (number, line) in [
         ("-1", "expected a whole number from 0 to 4294967295, found `-1`"),
         ("1.5", "expected a whole number from 0 to 4294967295, found `1.5`"),

@@ -28,7 +28,7 @@ fn edges(layer_count: usize, width: usize, nodes: usize) -> (usize, usize) {
 }
 
 #[test]
-fn layers_cost_as_much_as_they_have_tasks_and_not_as_they_have_pairs() {
+fn layer_merge_is_linear_in_the_number_of_tasks() {
     let (vertices, after) = edges(100, 10, 1);
     assert_eq!(vertices, 1_000 + 99, "a join between any two layers");
     assert_eq!(after, 99 * (10 + 10));

@@ -2,11 +2,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use hoist_deploy::compile::Options;
-use hoist_deploy::select::{Only, Outcome, Past, Selection, Was};
+use hoist_deploy::select::{History, HistoryEntry, Only, Outcome, Selection};
 use hoist_engine::plan::Kind;
 use proptest::prelude::*;
 
-use crate::{compiled, done, site};
+use crate::{compiled, done, site, three_and_one};
 
 /// Two nodes: a, then b and c, then the barrier, then d; e by itself.
 const TASKS: &str = "hoist: 1
@@ -21,8 +21,9 @@ barriers:
 ";
 
 fn chosen(selection: Selection, past: &[(&str, Outcome)]) -> Result<String, Vec<String>> {
-    let was = |state| Was { state, fingerprint: None };
-    let past: Past = past.iter().map(|(name, state)| ((*name).to_owned(), was(*state))).collect();
+    let was = |state| HistoryEntry { state, fingerprint: None };
+    let past: History =
+        past.iter().map(|(name, state)| ((*name).to_owned(), was(*state))).collect();
     let options = Options { selection, past, ..Options::default() };
     let compiled = compiled(TASKS, &site(&[("n1", &[]), ("n2", &[])]), &options)?;
     Ok(done(&compiled).join(" "))
@@ -34,7 +35,7 @@ fn tasks(terms: &[&str]) -> Result<String, Vec<String>> {
 }
 
 #[test]
-fn tasks_are_named_in_every_way() {
+fn tasks_are_selected_by_every_form_of_name() {
     for (terms, wanted) in [
         (&["a"] as &[&str], "a@n1 a@n2"),
         (&["e*", "d"], "d@n1 e-1@n1 e-1@n2"),
@@ -58,7 +59,7 @@ fn tasks_are_named_in_every_way() {
 }
 
 #[test]
-fn from_to_skip_and_nodes_narrow_it() {
+fn selection_is_narrowed_by_from_to_skip_and_nodes() {
     let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let from = Selection { from: list(&["c"]), ..Selection::default() };
     assert_eq!(chosen(from, &[]).expect("a plan"), "c@n2 d@n1");
@@ -71,7 +72,7 @@ fn from_to_skip_and_nodes_narrow_it() {
 }
 
 #[test]
-fn what_failed_can_be_named_and_only_what_is_left_be_done() {
+fn failed_instances_can_be_selected_by_name() {
     let past = [
         ("a@n1", Outcome::Good),
         ("a@n2", Outcome::Failed),
@@ -97,7 +98,7 @@ fn what_failed_can_be_named_and_only_what_is_left_be_done() {
 }
 
 #[test]
-fn nothing_selected_is_an_error_and_names_have_to_be_there() {
+fn empty_selection_and_unknown_names_are_errors() {
     for (terms, line) in [
         ("aa", "E202 there is no task `aa`, so nothing would be done; did you mean `a`?"),
         (
@@ -123,8 +124,8 @@ fn nothing_selected_is_an_error_and_names_have_to_be_there() {
 }
 
 #[test]
-fn what_selected_tasks_need_is_told_unless_it_is_done() {
-    let options = |past: Past, term: &str| Options {
+fn missing_prerequisites_are_reported_unless_done() {
+    let options = |past: History, term: &str| Options {
         selection: Selection { tasks: vec![term.to_owned()], ..Selection::default() },
         past,
         ..Options::default()
@@ -132,25 +133,30 @@ fn what_selected_tasks_need_is_told_unless_it_is_done() {
     let nodes = site(&[("n1", &[]), ("n2", &[])]);
     let of = |past, term: &str| {
         let compiled = compiled(TASKS, &nodes, &options(past, term)).expect("it is a plan");
-        let told = compiled.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
+        let told = compiled
+            .diagnostics
+            .iter()
+            .map(|one| one.diagnostic.message.clone())
+            .collect::<Vec<_>>();
         (compiled.prerequisites.len(), told)
     };
-    let (count, told) = of(Past::new(), "b");
+    let (count, told) = of(History::new(), "b");
     assert_eq!(count, 2);
     assert_eq!(told, ["not selected, and not known to be done: a@n1, a@n2"]);
-    let good = |name: &str| (name.to_owned(), Was { state: Outcome::Good, fingerprint: None });
-    assert_eq!(of(Past::from([good("a@n1"), good("a@n2")]), "b").0, 0);
-    assert_eq!(of(Past::new(), "+b"), (0, Vec::new()));
+    let good =
+        |name: &str| (name.to_owned(), HistoryEntry { state: Outcome::Good, fingerprint: None });
+    assert_eq!(of(History::from([good("a@n1"), good("a@n2")]), "b").0, 0);
+    assert_eq!(of(History::new(), "+b"), (0, Vec::new()));
 }
 
 #[test]
-fn what_is_not_selected_keeps_its_edges() {
+fn unselected_tasks_keep_their_edges() {
     let nodes = site(&[("n1", &[]), ("n2", &[])]);
     let all = compiled(TASKS, &nodes, &Options::default()).expect("it is a plan");
     let selection = Selection { tasks: vec!["d".to_owned()], ..Selection::default() };
     let options = Options { selection, ..Options::default() };
     let some = compiled(TASKS, &nodes, &options).expect("it is a plan");
-    let edges = |compiled: &hoist_deploy::compile::Compiled| {
+    let edges = |compiled: &hoist_deploy::compile::CompiledPlan| {
         compiled.draft.vertices.iter().map(|one| one.after.clone()).collect::<Vec<_>>()
     };
     assert_eq!(edges(&all), edges(&some));
@@ -164,10 +170,10 @@ fn what_is_not_selected_keeps_its_edges() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-    /// On any graph without circles, `+t` and `t+` are what can be reached, and `a..b` is what both
-    /// have in common.
+    /// On any acyclic graph, `+t` and `t+` select the reachable vertices, and `a..b` their
+    /// intersection.
     #[test]
-    fn selections_are_what_the_graph_reaches(
+    fn selections_equal_reachability_in_the_graph(
         edges in prop::collection::btree_set((0_usize..8, 0_usize..8), 0..16),
         a in 0_usize..8,
         b in 0_usize..8,
@@ -198,7 +204,8 @@ proptest! {
             }
             reached.into_iter().map(|task| format!("t{task}@n")).collect::<BTreeSet<_>>()
         };
-        let (after, before) = (reach(a, true), reach(b, false));
+        let after = reach(a, true);
+        let before = reach(b, false);
         prop_assert_eq!(of(format!("t{a}+")), after.clone());
         prop_assert_eq!(of(format!("+t{b}")), before.clone());
         let between: BTreeSet<String> = after.intersection(&before).cloned().collect();
@@ -207,7 +214,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_behind_a_barrier_is_needed_too() {
+fn prerequisites_include_those_behind_a_barrier() {
     let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, required_for: [ready]}\n  b: {on: '*', run: \
                 none, requires: [later]}\nbarriers:\n  ready: {}\n  later: {requires: [ready]}\n";
     let nodes = site(&[("n1", &[])]);
@@ -223,12 +230,12 @@ fn what_is_behind_a_barrier_is_needed_too() {
 }
 
 #[test]
-fn where_some_are_enough_the_others_are_not_needed() {
+fn prerequisites_of_a_quorum_need_only_some() {
     let text = "hoist: 1\ntasks:\n  db: {on: '*', run: none}\n  api: {on: 'node:n1', run: none, needs: \
                 [{task: db, on: '*', want: any}]}\n";
     let nodes = site(&[("n1", &[]), ("n2", &[])]);
     let missing = |good: &[&str]| {
-        let was = |_: &&str| Was { state: Outcome::Good, fingerprint: None };
+        let was = |_: &&str| HistoryEntry { state: Outcome::Good, fingerprint: None };
         let past = good.iter().map(|name| ((*name).to_owned(), was(name))).collect();
         let selection = Selection { tasks: vec!["api".to_owned()], ..Selection::default() };
         let options = Options { selection, past, ..Options::default() };
@@ -236,4 +243,31 @@ fn where_some_are_enough_the_others_are_not_needed() {
     };
     assert_eq!(missing(&[]), 2);
     assert_eq!(missing(&["db@n2"]), 0);
+}
+
+#[test]
+fn empty_range_says_why() {
+    let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none}\n  b: {on: '*', run: none, requires: [a]}\n  \
+                c: {on: '*', run: none}\n  d: {on: 'node:gone', run: none}\n";
+    let why = |selection: Selection| {
+        let options = Options { selection, ..Options::default() };
+        compiled(text, &three_and_one(), &options).expect_err("nothing is selected")[0].clone()
+    };
+    let range = |from: &str, to: &str| Selection {
+        from: vec![from.to_owned()],
+        to: vec![to.to_owned()],
+        ..Selection::default()
+    };
+    for (from, to, reason) in [
+        ("b", "a", "`b` comes after `a`; exchange them"),
+        ("a", "c", "`c` does not follow `a`"),
+        ("a", "d", "`d` is on no node of this run"),
+    ] {
+        let told = why(range(from, to));
+        assert!(told.starts_with("E202 nothing is selected") && told.contains(reason), "{told}");
+        let between = Selection { tasks: vec![format!("{from}..{to}")], ..Selection::default() };
+        assert!(why(between).contains(reason), "{from}..{to}");
+    }
+    let elsewhere = Selection { skip: vec!["*".to_owned()], ..range("a", "b") };
+    assert!(!why(elsewhere).contains("follow"), "the range is not the reason");
 }

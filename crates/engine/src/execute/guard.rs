@@ -1,7 +1,7 @@
-//! Sees to it that programs use no more of their machine than they may.
+//! Enforces the resource limits of programs.
 //!
-//! Open files and the sizes of files are for the system to refuse. Memory and processes are counted
-//! here, because what the system counts by itself is each process alone, and nothing of root's.
+//! The kernel enforces limits of open files and file sizes. Memory and processes are counted here,
+//! because the kernel limits each process separately, and does not limit processes of root.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,27 +10,23 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use super::Programs;
+use super::AttemptPrograms;
 use super::leftover::{Process, Traces};
 use crate::plan::MayUse;
 
-/// How often it is looked what is used.
+/// Interval between measurements.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What the system says with when a file would become too large, and what shells make of that.
-pub(super) const FILE_TOO_LARGE: i32 = 25;
-pub(super) const FILE_TOO_LARGE_CODE: i32 = 128 + FILE_TOO_LARGE;
-
-/// Programs write down no image of their memory, which holds secrets, unless they want to.
+/// Turns off core dumps, which may contain secrets, unless the program turns them on.
 pub(crate) fn without_core(process: Pid) {
-    // What it may want at most, it has of us.
+    // The hard limit stays, so that the program can raise its own.
     let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
-    // It may have ended just now.
+    // The process may have ended in the meantime.
     let _ = prlimit(Some(process), Resource::Core, limit);
 }
 
 impl MayUse {
-    /// Commands for a shell, which end it if the system does not grant them.
+    /// Shell commands that set the limits, and exit if the kernel refuses.
     pub(crate) fn as_commands(&self) -> String {
         let mut commands = String::new();
         if let Some(open_files) = self.open_files {
@@ -43,7 +39,8 @@ impl MayUse {
         commands
     }
 
-    /// The same, where nobody counts the rest: memory of each process, and processes of the user.
+    /// As [`MayUse::as_commands`], for machines without a guard: limits the memory of each process,
+    /// and the processes of the user.
     pub(crate) fn as_all_commands(&self) -> String {
         let mut commands = self.as_commands();
         if let Some(memory) = self.memory {
@@ -61,38 +58,46 @@ impl MayUse {
         self.memory.is_some() || self.processes.is_some()
     }
 
-    /// What is used of it that may not be.
+    /// The first exceeded limit.
     fn excess(&self, found: &[Process]) -> Option<String> {
         if let Some(most) = self.processes
             && found.len() > most as usize
         {
-            return Some(format!("it had {} processes at once and may have {most}", found.len()));
+            return Some(format!(
+                "the step had {} processes at once; the limit is {most}",
+                found.len()
+            ));
         }
         let most = self.memory?;
         let pids = || found.iter().map(|process| process.pid);
-        // What is shared is counted for each who has it, unless that is what makes it too much.
+        // The cheap measurement counts shared memory for each process; only if it is too high is
+        // the exact one taken.
         if pids().map(resident).sum::<u64>() <= most {
             return None;
         }
         let used: u64 = pids().map(|pid| proportional(pid).unwrap_or_else(|| resident(pid))).sum();
         let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
         (used > most).then(|| {
-            format!("it used {} MiB of memory and may use {}", mebibytes(used), mebibytes(most))
+            format!(
+                "the step used {} MiB of memory; the limit is {} MiB",
+                mebibytes(used),
+                mebibytes(most)
+            )
         })
     }
 }
 
-/// What only this process and those who share it keep in memory.
+/// Memory of a process, with shared memory counted in full.
 fn resident(pid: i32) -> u64 {
     sum(&format!("/proc/{pid}/status"), &["RssAnon:", "RssShmem:", "VmSwap:"]).unwrap_or_default()
 }
 
-/// The same, shared parts divided by those who have them.
+/// Memory of a process, with shared memory divided among its users.
 fn proportional(pid: i32) -> Option<u64> {
     sum(&format!("/proc/{pid}/smaps_rollup"), &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"])
 }
 
-/// Of lines `NAME: NUMBER kB`.
+/// Sums up lines `NAME: NUMBER kB`.
 fn sum(path: &str, names: &[&str]) -> Option<u64> {
     let text = fs_err::read_to_string(path).ok()?;
     let kib = |line: &str| {
@@ -103,11 +108,11 @@ fn sum(path: &str, names: &[&str]) -> Option<u64> {
     Some(text.lines().filter_map(kib).sum::<u64>() * 1024)
 }
 
-/// Does the work of an attempt. If its programs use more than they may, all of them are killed, and
-/// it is told what they used.
-pub(super) fn guarded<T>(
+/// Does the work of an attempt while its programs are watched. If they exceed a limit, all of them
+/// are killed, and the second value names the limit.
+pub(super) fn run_guarded<T>(
     may_use: Option<&MayUse>,
-    programs: &Programs,
+    programs: &AttemptPrograms,
     attempt: &str,
     work: impl FnOnce() -> T,
 ) -> (T, Option<String>) {
@@ -124,7 +129,7 @@ pub(super) fn guarded<T>(
     })
 }
 
-/// Says that the work is over, also when it breaks.
+/// Ends the watch, even if the work panics.
 struct End<'a> {
     is_over: &'a AtomicBool,
     watcher: Thread,
@@ -139,13 +144,13 @@ impl Drop for End<'_> {
 
 fn watch(
     may_use: &MayUse,
-    programs: &Programs,
+    programs: &AttemptPrograms,
     attempt: &str,
     is_over: &AtomicBool,
 ) -> Option<String> {
     while !is_over.load(Ordering::Acquire) {
         let traces: Traces = programs.traces(attempt);
-        if let Some(excess) = may_use.excess(&traces.found()) {
+        if let Some(excess) = may_use.excess(&traces.working_processes()) {
             traces.kill();
             return Some(excess);
         }

@@ -1,7 +1,9 @@
-//! What was begun and how it ended, by attempt, in a file: what is in it is not begun again.
+//! A ledger: a file of begun attempts and their outcomes. An attempt in the ledger must not begin
+//! again.
 //!
-//! A line each: that something begins, before it does; how it ended, before anybody is told; that
-//! somebody else keeps that. What is behind the last whole line was never written.
+//! Each line is one entry: an attempt begins (written before it does), an attempt ended (written
+//! before the result is reported), a result is recorded elsewhere. An incomplete last line was
+//! never written.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
@@ -15,25 +17,25 @@ use serde::{Deserialize, Serialize};
 /// Largest ledger that is read.
 pub const MAX_LEDGER: u64 = 1024 * 1024 * 1024;
 
-/// So many attempts that somebody else keeps are remembered, so that a message which was long under
-/// way does not begin one again.
+/// Number of acknowledged attempts that are remembered, so that a delayed message does not begin
+/// one of them again.
 const REMEMBERED: usize = 100_000;
 
-/// In place of the boot, where nobody knows what was written before.
+/// In place of the boot id, if earlier entries may be missing.
 const LOST: &str = "lost";
 
-/// How much has to be at hand after a crash.
+/// Which crashes the entries must survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durable {
-    /// All, when the process dies.
+    /// A crash of the process.
     Process,
-    /// All, when the machine does.
+    /// A crash of the machine.
     Machine,
 }
 
-/// What a ledger knows of an attempt.
+/// The state of an attempt in a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Known<T> {
+pub enum LedgerEntry<T> {
     Begun,
     Ended(T),
     Acknowledged,
@@ -54,14 +56,14 @@ pub struct Ledger<T> {
     file: File,
     length: u64,
     durable: Durable,
-    known: HashMap<String, Known<T>>,
-    /// In the order in which they were acknowledged.
+    known: HashMap<String, LedgerEntry<T>>,
+    /// In order of acknowledgement.
     acknowledged: Vec<String>,
     is_complete: bool,
 }
 
 impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
-    /// The ledger of this name; a new one if there is none.
+    /// Opens the ledger at this path, or creates one.
     pub fn open(path: &Path, durable: Durable) -> io::Result<Self> {
         let was_there = path.symlink_metadata().is_ok();
         let open =
@@ -78,7 +80,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
         let boot = boot_id();
         match ledger.read()? {
             None => {
-                // One that is there and says nothing has lost what it said, and never has it again.
+                // An existing empty file has lost its entries for good.
                 let boot = if was_there { LOST.to_owned() } else { boot };
                 ledger.write(&Line::Ledger { boot })?;
                 ledger.file.sync_all()?;
@@ -98,14 +100,16 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
         Ok(ledger)
     }
 
-    /// The boot in which it was begun, if it was.
+    /// Reads all entries. Returns the boot in which the ledger was begun, if it has one.
     fn read(&mut self) -> io::Result<Option<String>> {
         if self.file.metadata()?.len() > MAX_LEDGER {
             return Err(io::Error::other(format!("a ledger has at most {MAX_LEDGER} bytes")));
         }
         self.file.seek(SeekFrom::Start(0))?;
         let mut reader = BufReader::new(&self.file);
-        let (mut boot, mut length, mut line) = (None, 0_u64, Vec::new());
+        let mut boot = None;
+        let mut length = 0_u64;
+        let mut line = Vec::new();
         loop {
             line.clear();
             let read = reader.read_until(b'\n', &mut line)?;
@@ -120,10 +124,10 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
             length += read as u64;
             match found {
                 Line::Ledger { boot: theirs } => boot = Some(theirs),
-                Line::Begin(id) => _ = self.known.insert(id, Known::Begun),
-                Line::End(id, came) => _ = self.known.insert(id, Known::Ended(came)),
+                Line::Begin(id) => _ = self.known.insert(id, LedgerEntry::Begun),
+                Line::End(id, outcome) => _ = self.known.insert(id, LedgerEntry::Ended(outcome)),
                 Line::Acknowledged(id) => {
-                    self.known.insert(id.clone(), Known::Acknowledged);
+                    self.known.insert(id.clone(), LedgerEntry::Acknowledged);
                     self.acknowledged.push(id);
                 }
             }
@@ -133,7 +137,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
         Ok(boot)
     }
 
-    /// Writes it anew without what was acknowledged long ago.
+    /// Rewrites the file without the oldest acknowledged attempts.
     fn shorten(&mut self, boot: String) -> io::Result<()> {
         let old = self.acknowledged.len() - REMEMBERED / 2;
         for id in self.acknowledged.drain(..old) {
@@ -152,9 +156,9 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
         }
         for (id, known) in &self.known {
             match known {
-                Known::Begun => add(Line::Begin(id.clone())),
-                Known::Ended(came) => add(Line::End(id.clone(), came.clone())),
-                Known::Acknowledged => {}
+                LedgerEntry::Begun => add(Line::Begin(id.clone())),
+                LedgerEntry::Ended(outcome) => add(Line::End(id.clone(), outcome.clone())),
+                LedgerEntry::Acknowledged => {}
             }
         }
         let mut file =
@@ -170,39 +174,40 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
         Ok(())
     }
 
-    /// Whether what is not in it was never begun. It is not if the machine went down without having
-    /// kept all. One that was just made does not know what was before it.
+    /// Whether an attempt that is not in the ledger never began. `false` if the machine crashed
+    /// before all entries were durable, and for a new ledger, which does not know its past.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    pub fn get(&self, id: &str) -> Option<&Known<T>> {
+    pub fn get(&self, id: &str) -> Option<&LedgerEntry<T>> {
         self.known.get(id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Known<T>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &LedgerEntry<T>)> {
         self.known.iter().map(|(id, known)| (id.as_str(), known))
     }
 
-    /// `false` if it is known already, and must not be begun.
+    /// Records that an attempt begins. Returns `false` if it is known already; it must not begin
+    /// then.
     pub fn begin(&mut self, id: &str) -> io::Result<bool> {
         if self.known.contains_key(id) {
             return Ok(false);
         }
         self.write(&Line::Begin(id.to_owned()))?;
-        self.known.insert(id.to_owned(), Known::Begun);
+        self.known.insert(id.to_owned(), LedgerEntry::Begun);
         Ok(true)
     }
 
-    /// It is known how it ended even if that cannot be written.
-    pub fn end(&mut self, id: &str, came: T) -> io::Result<()> {
-        self.known.insert(id.to_owned(), Known::Ended(came.clone()));
-        self.write(&Line::End(id.to_owned(), came))
+    /// Records the outcome of an attempt. It is known even if it cannot be written.
+    pub fn end(&mut self, id: &str, outcome: T) -> io::Result<()> {
+        self.known.insert(id.to_owned(), LedgerEntry::Ended(outcome.clone()));
+        self.write(&Line::End(id.to_owned(), outcome))
     }
 
     pub fn acknowledge(&mut self, id: &str) -> io::Result<()> {
-        let known = self.known.insert(id.to_owned(), Known::Acknowledged);
-        if matches!(known, Some(Known::Acknowledged)) {
+        let known = self.known.insert(id.to_owned(), LedgerEntry::Acknowledged);
+        if matches!(known, Some(LedgerEntry::Acknowledged)) {
             return Ok(());
         }
         self.acknowledged.push(id.to_owned());
@@ -218,15 +223,15 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
         }
         match written {
             Ok(()) => self.length += bytes.len() as u64,
-            // Half a line would swallow the next one.
+            // The rest of a partial line would corrupt the next one.
             Err(_) => self.file.set_len(self.length)?,
         }
         written
     }
 }
 
-/// Different after each boot. Where that cannot be told it is different each time, so that boots that
-/// nobody knows do not look the same.
+/// An id that differs after each boot. If the system has none, a random one, so that two unknown
+/// boots never look equal.
 pub(super) fn boot_id() -> String {
     boot_id_in(Path::new("/proc/sys/kernel/random/boot_id"))
 }
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_not_begun_again_also_after_a_restart() {
+    fn begun_attempt_does_not_begin_again_after_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ledger");
         let mut ledger = open(&path);
@@ -264,14 +269,14 @@ mod tests {
         ledger.acknowledge("c").unwrap();
         let mut again = open(&path);
         assert!(!again.begin("a").unwrap() && !again.begin("b").unwrap());
-        assert!(!again.begin("c").unwrap(), "also what is kept elsewhere");
-        assert_eq!(again.get("a"), Some(&Known::Begun));
-        assert_eq!(again.get("b"), Some(&Known::Ended(7)));
+        assert!(!again.begin("c").unwrap(), "acknowledged attempts as well");
+        assert_eq!(again.get("a"), Some(&LedgerEntry::Begun));
+        assert_eq!(again.get("b"), Some(&LedgerEntry::Ended(7)));
         assert_eq!(again.get("d"), None);
     }
 
     #[test]
-    fn a_line_that_was_cut_short_was_never_written() {
+    fn incomplete_ledger_line_was_never_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ledger");
         let mut ledger = open(&path);
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_damaged_is_not_guessed_at() {
+    fn damaged_ledger_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ledger");
         open(&path).begin("a").unwrap();
@@ -297,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_another_boot_that_was_not_made_durable_may_lack_something() {
+    fn non_durable_ledger_of_another_boot_is_incomplete() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ledger");
         fs_err::write(&path, "{\"ledger\":{\"boot\":\"another\"}}\n").unwrap();
@@ -306,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn boots_that_nobody_knows_are_never_the_same() {
+    fn unknown_boots_are_never_equal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("boot_id");
         assert_ne!(boot_id_in(&path), boot_id_in(&path));
@@ -317,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_just_made_or_lost_its_lines_does_not_know_what_was_before() {
+    fn new_or_emptied_ledger_is_incomplete() {
         for durable in [Durable::Process, Durable::Machine] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("ledger");
@@ -330,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_long_ago_is_forgotten_when_it_is_too_much() {
+    fn old_acknowledged_attempts_are_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ledger");
         let mut text = "{\"ledger\":{\"boot\":\"x\"}}\n{\"begin\":\"runs\"}\n".to_owned();
@@ -343,6 +348,6 @@ mod tests {
         let short = open(&path);
         assert_eq!(short.iter().count(), REMEMBERED / 2 + 1);
         assert!(short.get("0").is_none() && short.get("100000").is_some());
-        assert_eq!(short.get("runs"), Some(&Known::Begun));
+        assert_eq!(short.get("runs"), Some(&LedgerEntry::Begun));
     }
 }

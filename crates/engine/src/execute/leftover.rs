@@ -1,9 +1,9 @@
-//! Finding and ending processes that an attempt has left.
+//! Finds and ends processes that an attempt left behind.
 //!
-//! A program may leave its process group, its session and its parent, and clear its environment.
-//! Whoever does only some of that is found by the rest: by what its environment says, by the group
-//! of a program that was written down, or as a child of one that was found. Whoever does all of it
-//! is found by its control group, where programs have one.
+//! A process may leave its process group, its session and its parent, and clear its environment. A
+//! process that does only some of this is found by the other traces: environment variables, the
+//! group of a noted program, or descent from a process that was found. A process that does all of
+//! it is found by its control group, if programs have one.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,21 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_si
 
 use super::process::GRACE_AFTER_KILL;
 use super::{ATTEMPT_VARIABLE, LEDGER_VARIABLE};
+use crate::program::SurvivingProcesses;
 
-/// Time to end by themselves.
+/// Time between TERM and KILL.
 const GRACE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
-/// To leave a control group where something was just started.
+/// Time for a supervisor to leave a control group in which it starts a program.
 const GRACE_OF_SPARED: Duration = Duration::from_secs(1);
-/// Of those that do not go away, so many are named.
+/// Number of surviving processes that an error names.
 const NAMED: usize = 5;
 
-/// What there is to know of a process.
+/// A process, from `/proc/PID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: i32,
-    /// Since boot, in hundredths of a second. With it a number is never somebody else's.
+    /// Start time since boot in clock ticks. Together with the process id it is unique.
     pub(super) start: u64,
     name: String,
     parent: i32,
@@ -36,13 +37,13 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// One that runs.
+    /// A process that has not ended.
     pub(super) fn find(pid: i32) -> Option<Self> {
         let stat = fs_err::read(format!("/proc/{pid}/stat")).ok()?;
         Self::read(&String::from_utf8_lossy(&stat)).filter(|process| !process.has_ended)
     }
 
-    /// From a line of `/proc/PID/stat`. The name of a program may hold anything.
+    /// Parses `/proc/PID/stat`. The program name may contain any character.
     pub(super) fn read(line: &str) -> Option<Self> {
         let (pid, rest) = line.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
@@ -64,36 +65,36 @@ impl Process {
     }
 
     fn send(&self, signal: Signal) {
-        // The number may be somebody else's by now; what the descriptor stands for stays the same.
+        // The process id may be reused at any time; the descriptor always means the same process.
         if let Some(pid) = Pid::from_raw(self.pid)
             && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
             && Self::find(self.pid).is_some_and(|now| now.start == self.start)
         {
-            // It may have ended just now.
+            // The process may have ended in the meantime.
             let _ = pidfd_send_signal(process, signal);
         }
     }
 }
 
-/// Whose processes are looked for.
+/// The traces by which processes of an attempt are found.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Traces {
-    /// What the environment has to say of the ledger,
+    /// Value of the ledger variable,
     pub(super) ledger: String,
-    /// and of the attempt; any attempt, if it is empty.
+    /// and of the attempt variable; any attempt if empty.
     pub(super) attempt: String,
-    /// Programs that were written down, or the shells that keep them,
+    /// Leaders of noted programs, or the shells around them,
     pub(super) noted: Vec<(i32, u64)>,
-    /// which only wait.
+    /// and those among them that only wait.
     pub(super) waiting: Vec<(i32, u64)>,
     pub(super) cgroups: Vec<PathBuf>,
-    /// The keepers of all programs, which go to a control group for a moment to start one there.
+    /// Supervisors, which enter a control group briefly to start a program.
     pub(super) spared: Vec<(i32, u64)>,
 }
 
 impl Traces {
-    /// Ends all that is left. If something does not go away, says what.
-    pub(super) fn end(&self) -> Result<(), String> {
+    /// Ends all processes. The error names those that survive.
+    pub(super) fn end(&self) -> Result<(), SurvivingProcesses> {
         let mut asked = HashSet::new();
         let mut left = Vec::new();
         let mut is_quiet = false;
@@ -101,13 +102,14 @@ impl Traces {
             let until = Instant::now() + grace;
             loop {
                 left = self.processes();
-                // One that ended while it was looked at may have started another.
+                // A process that ended during the search may have started another one, so two empty
+                // searches are needed.
                 if left.is_empty() && std::mem::replace(&mut is_quiet, true) {
                     return Ok(());
                 }
                 is_quiet &= left.is_empty();
                 for process in &left {
-                    // Whoever tidies up when asked is not asked again meanwhile.
+                    // A process that is cleaning up must not get a second TERM.
                     if signal == Signal::KILL || asked.insert((process.pid, process.start)) {
                         process.send(signal);
                     }
@@ -121,22 +123,22 @@ impl Traces {
             }
         }
         let named = left.iter().take(NAMED);
-        let named: Vec<String> =
-            named.map(|process| format!("{} ({})", process.pid, process.name)).collect();
-        Err(format!("what it started does not end when it is killed: process {}", named.join(", ")))
+        let named = named.map(|process| format!("{} ({})", process.pid, process.name));
+        Err(SurvivingProcesses(named.collect()))
     }
 
-    /// Those who work for the attempt now, without who only waits for them.
-    pub(super) fn found(&self) -> Vec<Process> {
+    /// The processes that work for the attempt, without the shells that only wait.
+    pub(super) fn working_processes(&self) -> Vec<Process> {
         let only_waits =
             |process: &Process| self.waiting.iter().any(|(pid, start)| process.is(*pid, *start));
-        let mut found = if self.cgroups.is_empty() { self.processes() } else { self.caged() };
+        let mut found =
+            if self.cgroups.is_empty() { self.processes() } else { self.cgroup_processes() };
         found.retain(|process| !only_waits(process));
         found
     }
 
-    /// Those that are in a control group, which is soon known.
-    fn caged(&self) -> Vec<Process> {
+    /// Members of the control groups, which are quick to list.
+    fn cgroup_processes(&self) -> Vec<Process> {
         let pids: HashSet<i32> = self.cgroups.iter().flat_map(|cgroup| members(cgroup)).collect();
         let found = pids.into_iter().filter_map(Process::find);
         found.filter(|process| !self.is_spared(process)).collect()
@@ -146,7 +148,7 @@ impl Traces {
         self.spared.iter().any(|(pid, start)| process.is(*pid, *start))
     }
 
-    /// Waits a moment for who is to be spared to leave a control group.
+    /// Waits briefly until no supervisor is in the control group.
     fn is_without_spared(&self, cgroup: &Path) -> bool {
         let until = Instant::now() + GRACE_OF_SPARED;
         let is_in = || self.spared.iter().any(|(pid, _)| members(cgroup).contains(pid));
@@ -159,11 +161,11 @@ impl Traces {
         true
     }
 
-    /// Kills all of them at once. One that makes others faster than they can be killed is kept from
-    /// it first.
+    /// Kills all processes at once. Processes are stopped first, so that none forks faster than it
+    /// is killed.
     pub(super) fn kill(&self) {
         for cgroup in self.cgroups.iter().filter(|cgroup| self.is_without_spared(cgroup)) {
-            // Older systems do not have it.
+            // Older kernels do not have this file.
             let _ = fs_err::write(cgroup.join("cgroup.kill"), "1");
         }
         let until = Instant::now() + GRACE_AFTER_KILL;
@@ -201,7 +203,7 @@ impl Traces {
         with_offspring(all, is_ours)
     }
 
-    /// Groups of programs that were written down, unless their number is another's by now.
+    /// Process groups of noted programs, unless the process id was reused.
     fn groups(&self, all: &[Process]) -> HashSet<i32> {
         let is_reused = |(pid, start): &(i32, u64)| {
             all.iter().any(|process| process.pid == *pid && process.start != *start)
@@ -228,12 +230,12 @@ fn value_of<'a>(variable: &'a [u8], name: &str) -> Option<&'a [u8]> {
     variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// A part of an attempt has a name of its own, after a dot.
+/// A part of an attempt has the name of the attempt, a dot and a suffix.
 pub(super) fn is_part_of(name: &[u8], attempt: &[u8]) -> bool {
     name.strip_prefix(attempt).is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'.'))
 }
 
-/// Those that are meant, and whoever they have started, as far as that can be seen.
+/// The selected processes and their descendants, as far as parent, group and session show them.
 fn with_offspring(mut all: Vec<Process>, is_meant: impl Fn(&Process) -> bool) -> Vec<Process> {
     let mut found: Vec<Process> = all.extract_if(.., |process| is_meant(process)).collect();
     let mut at = 0;
@@ -248,7 +250,7 @@ fn with_offspring(mut all: Vec<Process>, is_meant: impl Fn(&Process) -> bool) ->
     found
 }
 
-/// Of a control group and those below it.
+/// The members of a control group and of the groups below it.
 fn members(cgroup: &Path) -> HashSet<i32> {
     let text = fs_err::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
     let mut members: HashSet<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_system_is_read_whatever_a_program_calls_itself() {
+    fn process_stat_is_parsed_with_any_program_name() {
         let line = "7 (a) R 1 (b) S 3 4 5 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1234 9 9";
         let read = Process::read(line).unwrap();
         assert_eq!((read.pid, read.parent, read.group, read.session), (7, 3, 4, 5));
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_one_that_was_found_has_started_is_found_with_it() {
+    fn descendants_are_found_with_their_process() {
         let all = vec![
             process(9, 8, 9, 9),
             process(2, 1, 2, 1),
@@ -301,16 +303,16 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_that_starts_something_in_a_control_group_is_not_killed_with_it() {
+    fn supervisor_in_a_control_group_is_not_killed() {
         let group = tempfile::tempdir().unwrap();
         let sleep = || {
             let child = std::process::Command::new("sleep").arg("300").spawn().unwrap();
             let process = Process::find(child.id().cast_signed()).unwrap();
             (child, process)
         };
-        let ((mut keeper, spared), (mut program, _)) = (sleep(), sleep());
+        let ((mut supervisor, spared), (mut program, _)) = (sleep(), sleep());
         let procs = group.path().join("cgroup.procs");
-        fs_err::write(&procs, format!("{}\n{}\n", keeper.id(), program.id())).unwrap();
+        fs_err::write(&procs, format!("{}\n{}\n", supervisor.id(), program.id())).unwrap();
         let traces = Traces {
             ledger: "none".to_owned(),
             attempt: "r/1/1".to_owned(),
@@ -319,20 +321,23 @@ mod tests {
             ..Traces::default()
         };
         let is_program = |found: &Process| found.pid.cast_unsigned() == program.id();
-        assert!(traces.found().iter().all(is_program) && traces.found().len() == 1);
+        assert!(
+            traces.working_processes().iter().all(is_program)
+                && traces.working_processes().len() == 1
+        );
         traces.kill();
         assert!(!group.path().join("cgroup.kill").exists(), "all of them at once");
         assert!(!program.wait().unwrap().success());
-        assert!(keeper.try_wait().unwrap().is_none(), "it keeps others as well");
+        assert!(supervisor.try_wait().unwrap().is_none(), "it keeps others as well");
         fs_err::write(&procs, "").unwrap();
         traces.kill();
         assert!(group.path().join("cgroup.kill").exists());
-        keeper.kill().unwrap();
-        keeper.wait().unwrap();
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
     }
 
     #[test]
-    fn a_part_belongs_to_its_attempt_and_another_attempt_does_not() {
+    fn part_belongs_to_its_attempt_only() {
         let is = |name: &str| is_part_of(name.as_bytes(), b"r/3/1");
         assert!(is("r/3/1") && is("r/3/1.0") && is("r/3/1.0.4"));
         assert!(!is("r/3/10") && !is("r/3/2") && !is("r/3"));

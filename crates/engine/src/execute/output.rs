@@ -1,71 +1,72 @@
-//! What steps print: bounded, without secrets, in a file for each attempt that prints anything.
+//! The output of steps: bounded, without secrets, in one file per attempt that prints anything.
 //!
-//! A file grows while the step runs, so that it can be watched. When the step has ended and there
-//! is enough of it, it is compressed. No trouble with these files is trouble of the step.
+//! A file grows while the step runs, so that it can be watched. It is compressed when the step has
+//! ended, if it is large enough. A problem with these files never fails a step.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use fs_err::{File, OpenOptions};
-use serde_json::Value;
+use parking_lot::Mutex;
 
 use crate::action::{Failure, Output, Secrets, Stream};
 use crate::plan::{Step, StepId};
 
-/// Of what an attempt prints, so much is kept from its beginning,
+/// Bytes kept from the beginning of an attempt's output,
 pub const KEPT_HEAD: usize = 7 * 1024 * 1024;
-/// and so much from its end.
+/// and from its end.
 pub const KEPT_TAIL: usize = 1024 * 1024;
 
-/// Less than this is left as it is: a file takes a block anyway.
+/// Smaller files are not compressed: a file takes a block anyway.
 const WORTH_COMPRESSING: u64 = 4096;
-/// Written at once when much is printed.
+/// Size of one write while a step prints much.
 const BUFFER: usize = 16 * 1024;
-/// What comes so long after the last write is written at once, so that it is seen.
+/// Output that follows the last write after this time is written at once, so that watchers see it.
 const SEEN_WITHIN: Duration = Duration::from_millis(20);
 
-/// What stands where a secret stood.
+/// Replacement for a secret.
 const HIDDEN: &[u8] = b"[hidden]";
 
-/// Lines of a secret that are shorter are not looked for by themselves: `}` is a line of many keys.
+/// Shorter lines of a secret are not redacted on their own: `}` is a line of many keys.
 const SHORTEST_LINE: usize = 8;
 
 /// The outputs of one run.
 #[derive(Debug, Clone, Default)]
 pub struct Outputs {
     dir: Option<PathBuf>,
-    trouble: Arc<Mutex<Option<String>>>,
+    first_error: Arc<Mutex<Option<String>>>,
 }
 
 impl Outputs {
-    /// Nothing is kept.
+    /// Discards all output.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// In this directory, which is made when there is something to keep.
+    /// Writes to this directory, which is created with the first file.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: Some(dir.into()), ..Self::default() }
     }
 
-    /// Why something that was printed could not be kept, if that ever happened.
-    pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The first error while writing output, if there was one.
+    pub fn first_error(&self) -> Option<String> {
+        self.first_error.lock().clone()
     }
 
-    /// What an attempt has printed so far; `None` if nothing.
+    /// The output of an attempt so far; `None` if there is none.
     pub fn read(&self, step: StepId, attempt: u32) -> io::Result<Option<Vec<u8>>> {
         let Some(dir) = &self.dir else { return Ok(None) };
-        let (plain, compressed) = (plain_path(dir, step, attempt), zst_path(dir, step, attempt));
+        let plain = plain_path(dir, step, attempt);
+        let compressed = zst_path(dir, step, attempt);
         let mut all = Vec::new();
         let packed = if_there(File::open(compressed))?;
         let open = if_there(File::open(plain))?;
         let is_there = packed.is_some() || open.is_some();
-        // What was looked at before a step, the step, and what was looked at after it.
+        // Precondition, step and postcondition each have a limit of their own.
         let most = 3 * (KEPT_HEAD + KEPT_TAIL + BUFFER) as u64;
         if let Some(packed) = packed {
             zstd::Decoder::new(packed)?.take(most).read_to_end(&mut all)?;
@@ -76,13 +77,13 @@ impl Outputs {
         Ok(is_there.then_some(all))
     }
 
-    /// Takes over what an attempt printed elsewhere, compressed as [`Outputs`] does it.
+    /// Stores compressed output of an attempt on another machine.
     pub(crate) fn adopt(&self, step: StepId, attempt: u32, compressed: &[u8]) {
         let Some(dir) = &self.dir else { return };
-        let kept = opened(dir, &zst_path(dir, step, attempt))
+        let kept = open_append(dir, &zst_path(dir, step, attempt))
             .and_then(|mut file| file.write_all(compressed));
         if let Err(error) = kept {
-            self.complain(&error);
+            self.note_error(&error);
         }
     }
 
@@ -103,9 +104,9 @@ impl Outputs {
         }
     }
 
-    fn complain(&self, error: &io::Error) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        trouble.get_or_insert_with(|| format!("what steps print cannot be kept: {error}"));
+    fn note_error(&self, error: &io::Error) {
+        let mut first_error = self.first_error.lock();
+        first_error.get_or_insert_with(|| format!("cannot store the output of steps: {error}"));
     }
 }
 
@@ -124,7 +125,7 @@ fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-fn opened(dir: &Path, path: &Path) -> io::Result<File> {
+fn open_append(dir: &Path, path: &Path) -> io::Result<File> {
     let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(path);
     match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -140,16 +141,16 @@ fn opened(dir: &Path, path: &Path) -> io::Result<File> {
 pub(crate) struct Redactions(Mutex<Vec<Vec<u8>>>);
 
 impl Redactions {
-    /// A text of many lines is also known by each of them.
+    /// Adds a value. Each long line of the value is redacted on its own as well.
     pub(crate) fn add(&self, value: &str) {
-        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = self.0.lock();
         let lines = value.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_LINE);
         for part in std::iter::once(value.trim()).chain(lines) {
             if !part.is_empty() && !values.iter().any(|known| known == part.as_bytes()) {
                 values.push(part.as_bytes().to_vec());
             }
         }
-        // Of two that begin in the same place, the longer one is meant.
+        // The longest value must match first.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
     }
 
@@ -160,10 +161,10 @@ impl Redactions {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// Moves what can be shown from `held` to `out`. Unless all of it is there, the end is held back
-    /// if it could be the beginning of a secret.
+    /// Moves printable bytes from `held` to `out`. Unless `all` is set, a suffix that could be the
+    /// beginning of a secret stays in `held`.
     pub(crate) fn take(&self, held: &mut Vec<u8>, all: bool, out: &mut Vec<u8>) {
-        let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = self.0.lock();
         if values.is_empty() {
             out.append(held);
             return;
@@ -186,43 +187,23 @@ impl Redactions {
     }
 }
 
-/// Secrets whose values are not printed from the moment they are asked for.
-pub(crate) struct Watched<'a> {
+/// Secrets whose values are redacted from the moment they are requested.
+pub(crate) struct RedactedSecrets<'a> {
     pub(crate) secrets: &'a dyn Secrets,
     pub(crate) redactions: &'a Redactions,
 }
 
-impl Watched<'_> {
-    /// A check may print what the step wrote: from here on nothing of the step prints any of its
-    /// secrets. What cannot be had is the business of who asks for it.
+impl RedactedSecrets<'_> {
+    /// Redacts all secrets of the step, because a check may print what the step wrote. A secret
+    /// that cannot be read is an error only for the call that uses it.
     pub(crate) fn learn(&self, step: &Step) {
-        for reference in references_of(step) {
+        for reference in step.secret_references() {
             let _ = self.get(reference);
         }
     }
 }
 
-/// The secrets that a step names, wherever it does, and those that it hides besides.
-pub fn references_of(step: &Step) -> impl Iterator<Item = &str> {
-    let Step { call, before, after, undo, hides, .. } = step;
-    let calls = std::iter::once(call).chain(before).chain(after).chain(undo);
-    calls.flat_map(|call| references(&call.input)).chain(hides.iter().map(String::as_str))
-}
-
-/// The secrets that an input names, also those of lists within it: `secrets: {NAME: reference}`.
-fn references(input: &Value) -> Vec<&str> {
-    match input {
-        Value::Array(items) => items.iter().flat_map(references).collect(),
-        Value::Object(fields) => {
-            let named = fields.get("secrets").and_then(Value::as_object).into_iter().flatten();
-            let named = named.filter_map(|(_, reference)| reference.as_str());
-            named.chain(fields.values().flat_map(references)).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-impl Secrets for Watched<'_> {
+impl Secrets for RedactedSecrets<'_> {
     fn get(&self, reference: &str) -> Result<String, Failure> {
         let value = self.secrets.get(reference)?;
         self.redactions.add(&value);
@@ -230,7 +211,7 @@ impl Secrets for Watched<'_> {
     }
 }
 
-/// Takes what one part of an attempt prints.
+/// Takes the output of one job.
 pub(crate) struct Sink {
     outputs: Outputs,
     step: StepId,
@@ -239,7 +220,7 @@ pub(crate) struct Sink {
     file: Option<File>,
     buffer: Vec<u8>,
     last_write: Option<Instant>,
-    /// Of each stream, what could be the beginning of a secret.
+    /// For each stream, a suffix that could be the beginning of a secret.
     held: [Vec<u8>; 3],
     head: usize,
     tail: VecDeque<u8>,
@@ -257,11 +238,11 @@ impl Output for Sink {
     }
 
     fn progress(&mut self, done: u64, total: Option<u64>) {
-        let said = match total {
+        let note = match total {
             Some(total) => format!("{done} of {total}"),
             None => done.to_string(),
         };
-        self.line(Stream::Note, said.as_bytes());
+        self.line(Stream::Note, note.as_bytes());
     }
 
     fn quoted(&self, line: &[u8], is_cut: bool) -> Vec<u8> {
@@ -316,9 +297,9 @@ impl Sink {
             return;
         }
         if let Err(error) = self.try_write(&buffer) {
-            // Full disks are freed again, but a file with a hole in it would tell a wrong story.
+            // Space may become free again, but an output with a gap would mislead.
             self.is_lost = true;
-            self.outputs.complain(&error);
+            self.outputs.note_error(&error);
         }
         self.last_write = Some(Instant::now());
         self.buffer = buffer;
@@ -328,17 +309,17 @@ impl Sink {
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(dir) = &self.outputs.dir else { return Ok(()) };
         if self.file.is_none() {
-            self.file = Some(opened(dir, &plain_path(dir, self.step, self.attempt))?);
+            self.file = Some(open_append(dir, &plain_path(dir, self.step, self.attempt))?);
         }
         self.file.as_mut().expect("just opened").write_all(bytes)
     }
 
-    /// Somebody else takes what comes.
+    /// Another process continues the file.
     pub(crate) fn leave(mut self) {
         self.write();
     }
 
-    /// Nothing more comes.
+    /// Completes the file.
     pub(crate) fn finish(mut self) {
         for stream in [Stream::Out, Stream::Err, Stream::Note] {
             if !self.held[stream as usize].is_empty() {
@@ -347,8 +328,8 @@ impl Sink {
         }
         self.write();
         if self.left_out > 0 {
-            let said = format!("\nhoist: {} bytes were left out here\n", self.left_out);
-            self.buffer = said.into_bytes();
+            let note = format!("\nhoist: {} bytes were left out here\n", self.left_out);
+            self.buffer = note.into_bytes();
             self.write();
         }
         self.buffer = std::mem::take(&mut self.tail).into();
@@ -356,21 +337,23 @@ impl Sink {
         if let (Some(dir), Some(file)) = (&self.outputs.dir, self.file.take())
             && let Err(error) = compress(dir, self.step, self.attempt, &file)
         {
-            self.outputs.complain(&error);
+            self.outputs.note_error(&error);
         }
     }
 }
 
-/// A file that was compressed before gets another frame, which readers take for one text.
+/// Compresses the file. If the attempt has compressed output already, a zstd frame is appended;
+/// readers decode all frames as one text.
 fn compress(dir: &Path, step: StepId, attempt: u32, file: &File) -> io::Result<()> {
     if file.metadata()?.len() < WORTH_COMPRESSING {
         return Ok(());
     }
-    let (plain, zst) = (plain_path(dir, step, attempt), zst_path(dir, step, attempt));
+    let plain = plain_path(dir, step, attempt);
+    let zst = zst_path(dir, step, attempt);
     let mut packed = zstd::Encoder::new(Vec::new(), 3)?;
     io::copy(&mut File::open(&plain)?, &mut packed)?;
     let packed = packed.finish()?;
-    let mut file = opened(dir, &zst)?;
+    let mut file = open_append(dir, &zst)?;
     let before = file.metadata()?.len();
     if let Err(error) = file.write_all(&packed) {
         file.set_len(before)?;
@@ -400,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_prints_nothing_has_no_file() {
+    fn attempt_without_output_has_no_file() {
         let (dir, outputs) = outputs();
         sink(&outputs, &[]).finish();
         assert_eq!(outputs.read(StepId(3), 1).unwrap(), None);
@@ -408,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_can_be_read_at_once_and_after_the_end() {
+    fn output_can_be_read_at_once_and_after_the_end() {
         let (_dir, outputs) = outputs();
         let mut one = sink(&outputs, &[]);
         one.line(Stream::Out, b"begins \xff");
@@ -424,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_keeps_its_head_and_its_tail_and_says_what_is_missing() {
+    fn large_output_keeps_head_and_tail() {
         let (dir, outputs) = outputs();
         let mut sink = sink(&outputs, &[]);
         let line = [b'x'; 1023];
@@ -436,8 +419,8 @@ mod tests {
         sink.finish();
         let all = outputs.read(StepId(3), 1).unwrap().unwrap();
         assert!(all.starts_with(b"first\nxxx") && all.ends_with(b"xxx\nlast\n"));
-        let said = format!("hoist: {} bytes were left out here", 100 * 1024 + 6 + 5);
-        assert!(String::from_utf8(all.clone()).unwrap().contains(&said), "{said}");
+        let note = format!("hoist: {} bytes were left out here", 100 * 1024 + 6 + 5);
+        assert!(String::from_utf8(all.clone()).unwrap().contains(&note), "{note}");
         assert!(all.len() < KEPT_HEAD + KEPT_TAIL + 100);
         let packed = fs_err::metadata(dir.path().join("output/3.1.zst")).unwrap().len();
         assert!(packed < 100_000, "compressed: {packed}");
@@ -445,16 +428,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_no_trouble_for_the_step() {
+    fn output_error_does_not_fail_the_step() {
         let outputs = Outputs::in_dir("/dev/full/output");
         let mut sink = sink(&outputs, &[]);
         sink.line(Stream::Out, b"something");
         sink.finish();
-        assert!(outputs.trouble().unwrap().starts_with("what steps print cannot be kept"));
+        assert!(outputs.first_error().unwrap().starts_with("cannot store the output of steps"));
     }
 
     #[test]
-    fn a_full_disk_is_noted_and_the_step_goes_on() {
+    fn full_disk_is_noted_and_the_step_continues() {
         let (dir, outputs) = outputs();
         fs_err::create_dir_all(dir.path().join("output")).unwrap();
         // Writing there fails as on a full disk.
@@ -464,13 +447,13 @@ mod tests {
             sink.line(Stream::Out, &[b'x'; BUFFER]);
         }
         sink.finish();
-        let trouble = outputs.trouble().unwrap();
-        assert!(trouble.contains("No space left"), "{trouble}");
+        let first_error = outputs.first_error().unwrap();
+        assert!(first_error.contains("No space left"), "{first_error}");
     }
 
     proptest! {
         #[test]
-        fn no_secret_is_ever_printed_however_it_is_cut(
+        fn secret_is_never_printed_however_it_is_cut(
             secret in "[ab]{1,6}", other in "[abc]{8,9}(\n[cd]{8,9})?",
             text in "[abcd]{0,60}", cuts in proptest::collection::vec(0..60_usize, 0..6),
         ) {

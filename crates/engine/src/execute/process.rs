@@ -1,113 +1,75 @@
-//! Running a program to its end, whatever it does.
+//! Runs one program to its end.
 //!
-//! It has a process group of its own, nothing to read but what it is given, and its output is taken
-//! as it comes. A program that leaves somebody behind who holds its output has ended when it has
-//! ended itself. One that shall end is asked first, and its whole group is killed if it does not.
+//! The program has a process group of its own and reads only the given input; its output is taken
+//! as it appears. The program has ended when its first process has, even if a descendant still
+//! holds the output open. To end a program, the group gets TERM and, after a grace period, KILL.
+//!
+//! Supervisors, notes and restarts belong to [`super::programs`].
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use super::guard::{FILE_TOO_LARGE, FILE_TOO_LARGE_CODE, without_core};
-use super::keeper::{self, Fault, Link};
+use super::guard::without_core;
+use super::supervisor::{self, Fault, Link};
 use crate::action::{Cancel, Output, Stream};
+use crate::program::{ExitCause, ProgramExit};
 
-/// After the time is over, from asking to killing.
+/// Time from TERM to KILL after the deadline.
 pub const GRACE_AFTER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After somebody stopped it, from asking to killing.
+/// Time from TERM to KILL after cancellation.
 pub const GRACE_AFTER_CANCEL: Duration = Duration::from_secs(30);
-/// From killing to giving up: one that waits for a disk that does not answer cannot be killed.
+/// Time from KILL to giving up: a process that waits for an unresponsive disk cannot be killed.
 pub(super) const GRACE_AFTER_KILL: Duration = Duration::from_secs(10);
-/// Output is taken so long after the program has ended, if others hold it open.
+/// Time for which output is read after the end of the program, if other processes hold the pipe.
 const GRACE_OF_PIPE: Duration = Duration::from_millis(200);
-/// How often it is looked whether it shall end.
+/// Interval at which cancellation is checked.
 const LOOK: Duration = Duration::from_millis(50);
-/// Longer lines are handed on in parts.
+/// Longer lines are passed on in parts.
 const MAX_LINE: usize = 64 * 1024;
-/// Of the last line, which reasons quote.
+/// Bytes of the last line that reasons quote.
 const MAX_QUOTED: usize = 300;
 
-/// How a program ended.
-#[derive(Debug)]
-pub struct Ran {
-    pub status: ExitStatus,
-    pub ended: Ended,
-    /// The last thing that it complained of, or said.
-    pub last_line: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    ByItself,
-    TimedOut,
-    Cancelled,
-}
-
-impl Ran {
-    /// Whether it ended because it wrote a larger file than it may.
-    pub fn wrote_too_much(&self) -> bool {
-        self.ended == Ended::ByItself
-            && (self.status.signal() == Some(FILE_TOO_LARGE)
-                || self.status.code() == Some(FILE_TOO_LARGE_CODE))
-    }
-
-    /// Why it did not end well, in one line; `None` if it did.
-    pub fn fault(&self) -> Option<String> {
-        let what = match (self.ended, self.status.code(), self.status.signal()) {
-            (Ended::TimedOut, ..) => "was ended because its time was over".to_owned(),
-            (Ended::Cancelled, ..) => "was stopped".to_owned(),
-            (Ended::ByItself, Some(0), _) => return None,
-            (Ended::ByItself, Some(code), _) => format!("exit code {code}"),
-            (Ended::ByItself, None, signal) => {
-                format!("was killed by signal {}", signal.unwrap_or_default())
-            }
-        };
-        if self.last_line.is_empty() {
-            return Some(what);
-        }
-        Some(format!("{what}: {}", self.last_line))
-    }
-}
-
-/// Runs a program until it ends or shall end, and hands on what it prints.
+/// Runs a program until it ends or must end, and passes on its output.
 pub fn run(
     command: &mut Command,
     input: &[u8],
     deadline: Option<Instant>,
     cancel: &Cancel,
     output: &mut dyn Output,
-) -> io::Result<Ran> {
+) -> io::Result<ProgramExit> {
     let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;
     without_core(Pid::from_child(&child));
-    let mut running = Running::of(&mut child, input)?;
+    let mut running = WatchedProgram::of(&mut child, input)?;
     let watched = running.watch(deadline, cancel, output);
     if cancel.is_left() {
-        // Somebody else goes on with it; it is still for us to wait for.
+        // Another process follows the program; this one must still reap it.
         std::thread::spawn(move || child.wait());
-        return Err(left());
+        return Err(left_error());
     }
     if let Err(error) = watched {
         running.signal(Signal::KILL);
-        // It may not end.
+        // The process may never end.
         std::thread::spawn(move || child.wait());
         return Err(error);
     }
-    let (ended, last_line) = (running.ended, running.last_line(output));
+    let cause = running.cause;
+    let last_line = running.last_line(output);
     drop(running);
     let status = child.wait()?;
-    Ok(Ran { status, ended, last_line })
+    Ok(ProgramExit { status, cause, last_line })
 }
 
-/// The same for a program that somebody else has started. Its group has the number of its first
-/// process, which `process` stands for; `pipes` are its output and its complaints.
+/// Follows a program that an earlier process started. `group` is the id of its first process, which
+/// `process` refers to; `pipes` are its standard output and standard error.
 pub(super) fn follow(
     group: Pid,
     process: OwnedFd,
@@ -115,65 +77,67 @@ pub(super) fn follow(
     deadline: Option<Instant>,
     cancel: &Cancel,
     output: &mut dyn Output,
-) -> io::Result<(Ended, String)> {
+) -> io::Result<(ExitCause, String)> {
     let pipes = pipes.map(|pipe| Some(OwnedFd::from(pipe.into_file())));
-    let mut running = Running::new(Leader::Stranger(group), process, pipes, None);
+    let mut running = WatchedProgram::new(Leader::Foreign(group), process, pipes, None);
     running.watch(deadline, cancel, output)?;
     if cancel.is_left() {
-        return Err(left());
+        return Err(left_error());
     }
-    Ok((running.ended, running.last_line(output)))
+    Ok((running.cause, running.last_line(output)))
 }
 
-/// The same for a program that the keeper has started.
-pub(super) fn run_kept(
-    program: keeper::Kept,
+/// Follows a program that the supervisor has started.
+pub(super) fn run_supervised(
+    program: supervisor::SupervisedProgram,
     deadline: Option<Instant>,
     cancel: &Cancel,
     output: &mut dyn Output,
-) -> Result<Ran, Fault> {
-    let keeper::Kept { link, id, done, pipes } = program;
-    let mut running = Running::new(Leader::Kept(&link, id), done, pipes.map(Some), None);
+) -> Result<ProgramExit, Fault> {
+    let supervisor::SupervisedProgram { link, id, done, pipes } = program;
+    let mut running =
+        WatchedProgram::new(Leader::Supervised(&link, id), done, pipes.map(Some), None);
     let watched = running.watch(deadline, cancel, output);
     if cancel.is_left() {
-        return Err(Fault::NotStarted(left()));
+        return Err(Fault::NotStarted(left_error()));
     }
     if let Err(error) = watched {
         running.signal(Signal::KILL);
         return Err(Fault::NotStarted(error));
     }
-    let (ended, last_line) = (running.ended, running.last_line(output));
-    let status = keeper::answer(running.process)?;
-    Ok(Ran { status, ended, last_line })
+    let cause = running.cause;
+    let last_line = running.last_line(output);
+    let status = supervisor::answer(running.process)?;
+    Ok(ProgramExit { status, cause, last_line })
 }
 
-pub(super) fn left() -> io::Error {
-    io::Error::other("it runs on, and somebody else waits for it")
+pub(super) fn left_error() -> io::Error {
+    io::Error::other("the program continues, and another process waits for it")
 }
 
-/// Who is at the head of the group.
+/// The leader of the process group.
 enum Leader<'a> {
-    /// It is for us to wait for it, so its number is nobody else's.
+    /// Our child: the process id is reserved until we reap it.
     Child(Pid),
-    /// The same for the keeper.
-    Kept(&'a Link, u64),
-    Stranger(Pid),
+    /// A child of the supervisor, which reserves the process id.
+    Supervised(&'a Link, u64),
+    Foreign(Pid),
 }
 
-struct Running<'a> {
+struct WatchedProgram<'a> {
     leader: Leader<'a>,
-    /// Has something to read when it has ended.
+    /// Becomes readable when the program has ended.
     process: OwnedFd,
     input: Option<(ChildStdin, &'a [u8])>,
     out: Option<Lines>,
     err: Option<Lines>,
-    last_out: Last,
-    last_err: Last,
-    ended: Ended,
+    last_out: LastLine,
+    last_err: LastLine,
+    cause: ExitCause,
     kill_at: Option<Instant>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> WatchedProgram<'a> {
     fn of(child: &mut Child, input: &'a [u8]) -> io::Result<Self> {
         let group = Pid::from_child(child);
         let process = match pidfd_open(group, PidfdFlags::empty()) {
@@ -206,9 +170,9 @@ impl<'a> Running<'a> {
             input,
             out,
             err,
-            last_out: Last::default(),
-            last_err: Last::default(),
-            ended: Ended::ByItself,
+            last_out: LastLine::default(),
+            last_err: LastLine::default(),
+            cause: ExitCause::Itself,
             kill_at: None,
         }
     }
@@ -220,17 +184,17 @@ impl<'a> Running<'a> {
         output: &mut dyn Output,
     ) -> io::Result<()> {
         let mut gone_at: Option<Instant> = None;
-        let is_stranger = matches!(self.leader, Leader::Stranger(_));
+        let is_foreign = matches!(self.leader, Leader::Foreign(_));
         loop {
             let now = Instant::now();
             if cancel.is_left() {
                 return Ok(());
             }
             if gone_at.is_none() && self.kill_at.is_some_and(|at| now >= at + GRACE_AFTER_KILL) {
-                return Err(io::Error::other("it does not end when it is killed"));
+                return Err(io::Error::other("the program survives SIGKILL"));
             }
-            // After its end its number may be another's, if it is not for us to wait for it.
-            if !is_stranger || gone_at.is_none() {
+            // After its end the process id of a foreign process may be reused.
+            if !is_foreign || gone_at.is_none() {
                 self.end_if_told(now, deadline, cancel);
             }
             if let Some(gone_at) = gone_at
@@ -257,7 +221,7 @@ impl<'a> Running<'a> {
             if ready.gone && gone_at.is_none() {
                 gone_at = Some(Instant::now());
                 self.input = None;
-                if !is_stranger && self.kill_at.is_some() {
+                if !is_foreign && self.kill_at.is_some() {
                     self.signal(Signal::KILL);
                 }
             }
@@ -276,28 +240,30 @@ impl<'a> Running<'a> {
 
     fn end_if_told(&mut self, now: Instant, deadline: Option<Instant>, cancel: &Cancel) {
         match self.kill_at {
-            None if cancel.is_cancelled() => self.ask(Ended::Cancelled, now + GRACE_AFTER_CANCEL),
+            None if cancel.is_cancelled() => {
+                self.terminate(ExitCause::Cancelled, now + GRACE_AFTER_CANCEL);
+            }
             None if deadline.is_some_and(|deadline| now >= deadline) => {
-                self.ask(Ended::TimedOut, now + GRACE_AFTER_TIMEOUT);
+                self.terminate(ExitCause::TimedOut, now + GRACE_AFTER_TIMEOUT);
             }
             Some(kill_at) if now >= kill_at => self.signal(Signal::KILL),
             _ => {}
         }
     }
 
-    fn ask(&mut self, ended: Ended, kill_at: Instant) {
-        self.ended = ended;
+    fn terminate(&mut self, cause: ExitCause, kill_at: Instant) {
+        self.cause = cause;
         self.kill_at = Some(kill_at);
         self.signal(Signal::TERM);
     }
 
     fn signal(&self, signal: Signal) {
         match self.leader {
-            // Nobody may be left.
-            Leader::Child(group) | Leader::Stranger(group) => {
+            // The group may be empty already.
+            Leader::Child(group) | Leader::Foreign(group) => {
                 let _ = kill_process_group(group, signal);
             }
-            Leader::Kept(link, id) => link.signal(id, signal),
+            Leader::Supervised(link, id) => link.signal(id, signal),
         }
     }
 
@@ -322,7 +288,7 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Gives the program more of what it reads; it need not want it.
+    /// Writes more of the input. The program need not read it.
     fn feed(&mut self) {
         let Some((stdin, left)) = &mut self.input else { return };
         match stdin.write(left) {
@@ -338,14 +304,14 @@ impl<'a> Running<'a> {
     fn last_line(&self, output: &dyn Output) -> String {
         let is_silent = self.last_err.line.is_empty();
         let last = if is_silent { &self.last_out } else { &self.last_err };
-        // Half of a secret would not be known for one, so nothing is cut before.
+        // The quote is redacted before it is cut: half a secret would not be recognized.
         let mut line = output.quoted(&last.line, last.is_cut);
         line.truncate(MAX_QUOTED);
         String::from_utf8_lossy(&line).trim().to_owned()
     }
 }
 
-/// The place of the descriptor among those that are polled.
+/// Adds a descriptor to the poll set and returns its index.
 fn add<'fd>(
     fds: &mut Vec<PollFd<'fd>>,
     fd: Option<BorrowedFd<'fd>>,
@@ -363,10 +329,10 @@ struct Ready {
     input: bool,
 }
 
-/// A stream as lines.
+/// A stream, split into lines.
 struct Lines {
     from: OwnedFd,
-    /// Of a line whose end has not come.
+    /// The beginning of an incomplete line.
     open: Vec<u8>,
 }
 
@@ -380,10 +346,10 @@ impl Lines {
     }
 }
 
-/// One read of a stream that has something, or has ended.
+/// Reads once from a stream that is readable or closed.
 fn take(
     lines: &mut Option<Lines>,
-    last: &mut Last,
+    last: &mut LastLine,
     stream: Stream,
     output: &mut dyn Output,
 ) -> io::Result<()> {
@@ -423,16 +389,16 @@ fn take(
     Ok(())
 }
 
-/// The last line that says something; of a long one its first part.
+/// The last line that is not empty; of a long line, its first part.
 #[derive(Default)]
-struct Last {
+struct LastLine {
     line: Vec<u8>,
     is_cut: bool,
     /// More of the same line follows.
     goes_on: bool,
 }
 
-impl Last {
+impl LastLine {
     fn remember(&mut self, bytes: &[u8], ends_line: bool) {
         let begins = !self.goes_on;
         self.goes_on = !ends_line;
@@ -450,9 +416,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Kept(Vec<u8>);
+    struct CollectedOutput(Vec<u8>);
 
-    impl Output for Kept {
+    impl Output for CollectedOutput {
         fn line(&mut self, _: Stream, bytes: &[u8]) {
             self.0.extend_from_slice(bytes);
             self.0.push(b'\n');
@@ -470,8 +436,8 @@ mod tests {
         input: &[u8],
         deadline: Option<Duration>,
         cancel: &Cancel,
-    ) -> (Ran, Vec<u8>) {
-        let mut output = Kept::default();
+    ) -> (ProgramExit, Vec<u8>) {
+        let mut output = CollectedOutput::default();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
         let deadline = deadline.map(|left| Instant::now() + left);
@@ -490,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_nothing_or_what_it_is_given() {
+    fn program_reads_only_its_input() {
         let (ran, output) = sh("cat", b"", None, &Cancel::default());
         assert!(ran.fault().is_none() && output.is_empty());
         let much = vec![b'x'; 3 * 1024 * 1024];
@@ -502,18 +468,18 @@ mod tests {
     }
 
     #[test]
-    fn one_that_leaves_somebody_behind_has_ended_when_it_has() {
+    fn program_ends_without_waiting_for_descendants() {
         let started = Instant::now();
         let (ran, output) = sh("sleep 60 & echo $!", b"", None, &Cancel::default());
         assert!(ran.fault().is_none());
-        assert!(started.elapsed() < Duration::from_secs(30), "nobody waited for the one behind");
+        assert!(started.elapsed() < Duration::from_secs(30), "the descendant was not waited for");
         let pid: i32 = String::from_utf8(output).unwrap().trim().parse().unwrap();
         let pid = Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, Signal::KILL).expect("it still runs");
     }
 
     #[test]
-    fn one_whose_time_is_over_is_asked_and_its_children_are_killed() {
+    fn timeout_terminates_program_and_kills_children() {
         let dir = tempfile::tempdir().unwrap();
         let mark = dir.path().join("asked");
         let script = format!(
@@ -521,15 +487,15 @@ mod tests {
             mark.display()
         );
         let (ran, output) = sh(&script, b"", Some(Duration::from_millis(300)), &Cancel::default());
-        assert_eq!(ran.ended, Ended::TimedOut);
-        assert!(ran.fault().unwrap().starts_with("was ended because its time was over"));
+        assert_eq!(ran.cause, ExitCause::TimedOut);
+        assert!(ran.fault().unwrap().starts_with("timed out"));
         assert!(mark.exists(), "it was asked first");
         let pid = String::from_utf8(output).unwrap();
         wait_until_gone(pid.trim());
     }
 
     #[test]
-    fn one_that_does_not_listen_is_killed() {
+    fn program_that_ignores_term_is_killed() {
         let started = Instant::now();
         let (ran, _) = sh(
             "trap '' TERM; while :; do sleep 0.1; done",
@@ -537,26 +503,23 @@ mod tests {
             Some(Duration::from_millis(100)),
             &Cancel::default(),
         );
-        assert_eq!(ran.ended, Ended::TimedOut);
+        assert_eq!(ran.cause, ExitCause::TimedOut);
         assert!(started.elapsed() >= GRACE_AFTER_TIMEOUT);
     }
 
     #[test]
-    fn one_that_is_cancelled_is_stopped() {
+    fn cancelled_program_is_stopped() {
         let cancel = Cancel::default();
         std::thread::scope(|scope| {
             scope.spawn(|| cancel.cancel());
             let (ran, _) = sh("sleep 60", b"", None, &cancel);
-            assert_eq!(ran.ended, Ended::Cancelled);
+            assert_eq!(ran.cause, ExitCause::Cancelled);
         });
     }
 
     fn wait_until_gone(pid: &str) {
         let stat = format!("/proc/{pid}/stat");
-        let until = Instant::now() + Duration::from_secs(20);
-        while fs_err::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
-            assert!(Instant::now() < until, "process {pid} is still there");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let is_alive = || fs_err::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        hoist_testkit::eventually(&format!("process {pid} ends"), || !is_alive());
     }
 }

@@ -1,15 +1,17 @@
-//! Programs of attempts, so that they are found again when the one who started them is gone.
+//! The programs of attempts, and how a later process finds them again.
 //!
-//! The program of a step that may not be repeated is started by a keeper: by one process for all of
-//! them ([`super::keeper`]), or where nobody said how to start that, by a few lines of shell for each.
-//! It writes down which process it is, and then how the program ended, in a file that is named after
-//! the attempt; it keeps the pipes of the program open, so that printing does not end it; and it
-//! outlives the signals that the program is asked to end with. Whoever comes next reads the file,
-//! goes on to read what is printed, and knows the exit code.
+//! The program of a step that must not be repeated is started by a supervisor: one process for all
+//! programs ([`super::supervisor`]), or a short shell script for each program if no supervisor
+//! command is configured. The supervisor records its process and the exit code of the program in a
+//! note, a file named after the attempt. It keeps the pipes of the program open, so that printing
+//! does not end the program, and it ignores the signals that are sent to end the program. A later
+//! process reads the note, continues to read the output, and learns the exit code.
 //!
-//! A copy of a controller's directory has the same attempts and files, and nothing to do with the
-//! processes of the first one: those are known by the boot and by the number of the directory in its
-//! file system, which a copy does not have in common with it.
+//! A copy of a controller's directory has the same attempts and notes, but must not touch the
+//! processes of the original. The ledger id tells them apart: it is derived from the boot and from
+//! the inode of the directory, which a copy does not share.
+//!
+//! Searching for processes without a note belongs to [`super::leftover`].
 
 use std::ffi::OsString;
 use std::io;
@@ -17,29 +19,33 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use fs_err::{File, OpenOptions};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use sha2::{Digest, Sha256};
 
-use super::keeper::{self, Fault, Keeper, Link, Start};
 use super::ledger::boot_id;
 use super::leftover::{Process, Traces, is_part_of};
-use super::process::{self, Ended, Ran};
+use super::process;
+use super::supervisor::{self, Fault, Link, Supervisor};
 use super::{ATTEMPT_VARIABLE, LEDGER_VARIABLE};
 use crate::action::{Cancel, Failure, Output};
 use crate::plan::{MayUse, Repeat, Step};
+use crate::program::{
+    EarlierProgram, ExitCause, ProgramExit, ProgramStart, Programs, SurvivingProcesses,
+};
 use crate::record::FailureKind;
 
-/// Its arguments are the file, the control group if there is one, and the program. A trap that does
-/// something is, other than one that does nothing, not handed down to the program. What the shell
-/// itself says of the program's end is nobody's business. The parentheses keep its own descriptors as
-/// they are: others read what is printed from 3 and 4.
-const KEEPER: &str = r#"
+/// Arguments: the note, the control group or an empty string, and the program. A trap with a
+/// command, unlike an ignoring trap, is not inherited by the program. Messages of the shell about
+/// the exit of the program are discarded. The subshell keeps the descriptors of the outer shell
+/// open: a later process reads the output from 3 and 4.
+const SUPERVISOR_SCRIPT: &str = r#"
 exec 3</proc/self/fd/1 4</proc/self/fd/2 5>&2 2>/dev/null
 trap : HUP INT QUIT TERM
 hoist_note=$1
@@ -53,55 +59,56 @@ echo "$hoist_code" >>"$hoist_note"
 exit "$hoist_code"
 "#;
 
-/// Where that one has what is printed.
+/// Descriptors of the shell through which the output can be read.
 const SHELL_PIPES: [u32; 2] = [3, 4];
 
-/// Nothing is marked with it.
+/// A ledger id that no process carries.
 const NO_LEDGER: &str = "none";
 
-/// What a keeper writes is short.
+/// Largest note.
 const MAX_NOTE: u64 = 16 * 1024;
 
-/// In a second, as `/proc` counts them on every machine.
+/// Clock ticks per second in `/proc`; the same on every machine.
 pub(super) const TICKS: u64 = 100;
 
-/// What is kept in memory only, on every Linux.
+/// A file system in memory that every Linux has.
 const MEMORY: &str = "/dev/shm";
 
-/// Where it is written down which programs run.
+/// The directory with the notes of running programs.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ProgramDirectory {
     notes: PathBuf,
     ledger: String,
-    /// Where control groups can be made, if they can.
+    /// The parent for control groups; `None` if none can be made.
     cgroups: Option<PathBuf>,
-    /// Else each program has a shell of its own.
-    keeper: Option<Keeper>,
+    /// Without a supervisor each program gets a shell of its own.
+    supervisor: Option<Supervisor>,
 }
 
-impl Kept {
-    /// `dir` is the one of the ledger, and `keeper` what is started as [`super::keeper::main`].
-    pub(crate) fn new(dir: &Path, keeper: Option<Vec<OsString>>) -> io::Result<Self> {
+impl ProgramDirectory {
+    /// `dir` is the directory of the ledger; `supervisor` is the command line that starts
+    /// [`super::supervisor::main`].
+    pub(crate) fn new(dir: &Path, supervisor: Option<Vec<OsString>>) -> io::Result<Self> {
         let dir = fs_err::canonicalize(dir)?;
         let about = fs_err::metadata(&dir)?;
         let whole = format!("{} {} {}", boot_id(), about.dev(), about.ino());
         let first = *Sha256::digest(whole).first_chunk().expect("it is longer");
         let ledger = format!("{:016x}", u64::from_be_bytes(first));
         let notes = dir.join("programs");
-        // Without it programs run all the same, and are found by what their environment says.
+        // Without notes programs run as well; they are found by their environment.
         let _ = std::fs::DirBuilder::new().mode(0o700).create(&notes);
         let cgroups = own_cgroup();
         if let Some(cgroups) = &cgroups {
             remove_empty(cgroups);
         }
-        keeper::wait_for_the_last(&dir, &ledger);
-        let keeper = keeper.map(|argv| Keeper::new(argv, &dir, &ledger));
-        Ok(Self { notes, ledger, cgroups, keeper })
+        supervisor::wait_for_predecessor(&dir, &ledger);
+        let supervisor = supervisor.map(|argv| Supervisor::new(argv, &dir, &ledger));
+        Ok(Self { notes, ledger, cgroups, supervisor })
     }
 
-    /// What runs is left to whoever comes next.
+    /// Leaves running programs to a later process.
     pub(crate) fn close(&self) {
-        self.keeper.iter().for_each(Keeper::close);
+        self.supervisor.iter().for_each(Supervisor::close);
     }
 
     fn note(&self, attempt: &str) -> PathBuf {
@@ -112,14 +119,14 @@ impl Kept {
         Some(self.cgroups.as_ref()?.join(format!("hoist-{}-{}", self.ledger, file_name(attempt))))
     }
 
-    /// The same, if it can be made.
+    /// Creates the control group of an attempt, if possible.
     fn make_cgroup(&self, attempt: &str) -> Option<PathBuf> {
         let path = self.cgroup(attempt)?;
         let made = fs_err::create_dir(&path);
         (made.is_ok() || path.is_dir()).then_some(path)
     }
 
-    /// The control groups of an attempt and its parts that are there.
+    /// The existing control groups of an attempt and its parts.
     fn cgroups_of(&self, attempt: &str) -> Vec<PathBuf> {
         let wanted = self.cgroup(attempt);
         let wanted = wanted.as_ref().and_then(|path| path.file_name()).unwrap_or_default();
@@ -130,17 +137,17 @@ impl Kept {
         entries.map(|entry| entry.path()).collect()
     }
 
-    /// What is in the notes of an attempt and its parts.
-    fn begun(&self, attempt: &str) -> Vec<Begun> {
+    /// The noted programs of an attempt and its parts.
+    fn begun(&self, attempt: &str) -> Vec<NotedProgram> {
         let wanted = file_name(attempt);
         let entries = fs_err::read_dir(&self.notes).into_iter().flatten().flatten();
         let paths = entries
             .filter(|entry| is_part_of(entry.file_name().as_encoded_bytes(), wanted.as_bytes()))
             .map(|entry| entry.path());
-        paths.filter_map(|path| Begun::read(path, &self.ledger)).collect()
+        paths.filter_map(|path| NotedProgram::read(path, &self.ledger)).collect()
     }
 
-    /// Removes files that only programs of this ledger may read, of the attempts that are meant.
+    /// Removes private files of attempts that `is_meant` selects.
     fn remove_private(&self, is_meant: impl Fn(&str) -> bool) {
         let prefix = format!("hoist-{}-", self.ledger);
         for entry in fs_err::read_dir(private_dir()).into_iter().flatten().flatten() {
@@ -148,15 +155,15 @@ impl Kept {
             let attempt =
                 name.to_str().and_then(|name| name.strip_prefix(&prefix)?.rsplit_once('-'));
             if attempt.is_some_and(|(attempt, _)| is_meant(attempt)) {
-                // It may be somebody else's, who will remove it.
+                // A file of another user cannot be removed, and is not ours.
                 let _ = fs_err::remove_dir_all(entry.path());
             }
         }
     }
 
-    /// Tidies up after one who was killed, before anything is begun: nobody keeps secrets for what
-    /// does not run. `is_open` says of an attempt whether it may run. What looked at something is to
-    /// be ended.
+    /// Removes the remains of a killed process. Must be called before any attempt begins: secrets
+    /// must not outlive their programs. `is_open` tells whether an attempt may still run. Returns
+    /// the processes of checks, which the caller must end.
     pub(crate) fn tidy_up(&self, is_open: impl Fn(&str) -> bool) -> Looks {
         let ledger = format!("{}.look", self.ledger);
         let looks = Traces { ledger, ..Traces::default() }.processes();
@@ -171,25 +178,25 @@ impl Kept {
     }
 
     fn forget(&self, attempt: &str) {
-        // It may not be there, and does no harm if it is.
+        // A note that stays is harmless.
         let _ = fs_err::remove_file(self.note(attempt));
-        // As long as something that was meant to stay is in it, it stays.
+        // A control group with processes that are meant to stay cannot be removed.
         let _ = self.cgroup(attempt).map(fs_err::remove_dir);
     }
 }
 
-/// The name of an attempt, or of a part of it, where there are no directories.
+/// The name of an attempt, or of a part of one, as a file name.
 pub(crate) fn file_name(attempt: &str) -> String {
     attempt.replace('/', "-")
 }
 
-/// Where files are kept that only a program may read.
+/// The directory for private files of programs.
 pub fn private_dir() -> PathBuf {
     let memory = Path::new(MEMORY);
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Of this process, where others can be made below it.
+/// The control group of this process, if groups can be made below it.
 fn own_cgroup() -> Option<PathBuf> {
     let mounts = fs_err::read_to_string("/proc/self/mounts").ok()?;
     let is_version_2 = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
@@ -201,79 +208,80 @@ fn own_cgroup() -> Option<PathBuf> {
     Some(path)
 }
 
-/// Removes control groups in which something was meant to stay, and has ended since. One that was
-/// just made is still to be used.
+/// Removes control groups whose last process has ended. A group that was just made is about to be
+/// used.
 fn remove_empty(cgroups: &Path) {
     for entry in fs_err::read_dir(cgroups).into_iter().flatten().flatten() {
         let made = entry.metadata().and_then(|about| about.modified());
         let is_old =
             made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > Duration::from_mins(1)));
         if is_old && entry.file_name().as_encoded_bytes().starts_with(b"hoist-") {
-            // The system refuses to remove one that is not empty.
+            // The kernel refuses to remove a group that is not empty.
             let _ = fs_err::remove_dir(entry.path());
         }
     }
 }
 
-/// Processes that looked at something when the one who wanted to know was killed.
+/// Processes of checks that a killed process has left.
 #[derive(Debug)]
 pub(crate) struct Looks(Vec<(i32, u64)>);
 
 impl Looks {
-    /// Only those: others may look by now.
+    /// Ends exactly these processes; newer checks are not affected.
     pub(crate) fn end(self) {
         let traces = Traces { ledger: NO_LEDGER.to_owned(), noted: self.0, ..Traces::default() };
-        // What does not end looks on, and changes nothing.
+        // A check changes nothing, so a surviving process is harmless.
         let _ = traces.end();
     }
 }
 
 /// The programs of one job.
 #[derive(Debug, Clone, Default)]
-pub struct Programs {
-    kept: Option<Arc<Kept>>,
+pub struct AttemptPrograms {
+    kept: Option<Arc<ProgramDirectory>>,
     is_look: bool,
     goes_on: bool,
     may_repeat: bool,
     may_use: Option<MayUse>,
-    /// Attempts, and parts of them, whose program was started here.
-    started: Arc<Mutex<Vec<Started>>>,
+    /// Programs that were started here, by attempt or part of one.
+    started: Arc<Mutex<Vec<StartedProgram>>>,
 }
 
 #[derive(Debug)]
-struct Started {
+struct StartedProgram {
     attempt: String,
     cgroup: Option<PathBuf>,
-    /// Where it is known, if there is no note.
+    /// The supervisor's handle of the program, if the program has no note.
     kept: Option<(Arc<Link>, u64)>,
 }
 
-impl Programs {
-    pub(crate) fn new(kept: &Arc<Kept>) -> Self {
+impl AttemptPrograms {
+    pub(crate) fn new(kept: &Arc<ProgramDirectory>) -> Self {
         Self { kept: Some(Arc::clone(kept)), ..Self::default() }
     }
 
-    /// Of a step that is begun here. Where it may be done again, or looked at, nobody needs to know
-    /// after a restart how a program ended, and a keeper would cost as much as starting it: what is
-    /// found of it then is ended.
-    pub(crate) fn of(step: &Step, kept: &Arc<Kept>) -> Self {
+    /// For a step that begins here. If the step may be repeated or checked, no later process needs
+    /// the exit code, and a supervisor would cost as much as the program itself. A later process
+    /// ends such a program.
+    pub(crate) fn of(step: &Step, kept: &Arc<ProgramDirectory>) -> Self {
         let may_repeat = !matches!(step.repeat, Repeat::Never | Repeat::Fail);
         Self { may_repeat, ..Self::new(kept).within(step) }
     }
 
-    /// Of a job that another life has begun.
-    pub(crate) fn again(kept: &Arc<Kept>) -> Self {
+    /// For a job that an earlier process began.
+    pub(crate) fn again(kept: &Arc<ProgramDirectory>) -> Self {
         Self { goes_on: true, ..Self::new(kept) }
     }
 
-    /// The same, with no more than the step may use.
+    /// Adds the resource limits of the step.
     pub(crate) fn within(self, step: &Step) -> Self {
         Self { may_use: step.may_use.as_deref().copied(), ..self }
     }
 
-    /// For what only looks: nobody needs to know after a restart how that ended.
+    /// For checks: no later process needs their exit code.
     pub(crate) fn looking(&self) -> Self {
-        let (kept, may_use) = (self.kept.clone(), self.may_use);
+        let kept = self.kept.clone();
+        let may_use = self.may_use;
         Self { kept, is_look: true, may_use, ..Self::default() }
     }
 
@@ -281,8 +289,123 @@ impl Programs {
         self.goes_on
     }
 
-    /// What the environment of every program of the attempt has to say, so that it is found.
-    pub fn marks(&self, attempt: &str) -> [(&'static str, OsString); 2] {
+    fn started(&self) -> MutexGuard<'_, Vec<StartedProgram>> {
+        self.started.lock()
+    }
+
+    fn through_supervisor(
+        &self,
+        kept: &ProgramDirectory,
+        supervisor: &Supervisor,
+        attempt: &str,
+        start: &ProgramStart,
+    ) -> Result<supervisor::SupervisedProgram, Fault> {
+        let cgroup = kept.make_cgroup(attempt);
+        let started = supervisor.start(start, &kept.note(attempt), cgroup.as_deref());
+        let program = started.map_err(|error| {
+            let _ = cgroup.as_ref().map(fs_err::remove_dir);
+            Fault::NotStarted(error)
+        })?;
+        let known = Some((Arc::clone(&program.link), program.id));
+        self.started().push(StartedProgram { attempt: attempt.to_owned(), cgroup, kept: known });
+        Ok(program)
+    }
+
+    fn through_shell(
+        &self,
+        kept: &ProgramDirectory,
+        attempt: &str,
+        program: Vec<OsString>,
+    ) -> Vec<OsString> {
+        let note = kept.note(attempt);
+        // An existing note is of an earlier life. The mode keeps other users from reading the note.
+        let _ = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note);
+        let cgroup = kept.make_cgroup(attempt);
+        let mut argv = ["/bin/sh", "-c", SUPERVISOR_SCRIPT, "hoist"].map(OsString::from).to_vec();
+        argv.push(note.into());
+        argv.push(cgroup.clone().map(OsString::from).unwrap_or_default());
+        argv.extend(program);
+        self.started().push(StartedProgram { attempt: attempt.to_owned(), cgroup, kept: None });
+        argv
+    }
+
+    /// The program of the attempt, or of this part of it, that an earlier process started.
+    fn noted(&self, attempt: &str) -> Option<NotedProgram> {
+        let kept = self.kept.as_ref().filter(|_| self.goes_on && !self.is_look)?;
+        NotedProgram::read(kept.note(attempt), &kept.ledger)
+    }
+
+    /// The programs of an attempt and of all its parts.
+    pub(crate) fn all_begun(&self, attempt: &str) -> Vec<NotedProgram> {
+        self.kept.as_ref().map(|kept| kept.begun(attempt)).unwrap_or_default()
+    }
+
+    /// Time since an earlier process began the attempt.
+    pub(crate) fn age(&self, attempt: &str) -> Duration {
+        if !self.goes_on {
+            return Duration::ZERO;
+        }
+        self.all_begun(attempt).iter().map(NotedProgram::age).max().unwrap_or_default()
+    }
+
+    /// The traces by which the processes of the attempt are found.
+    pub(super) fn traces(&self, attempt: &str) -> Traces {
+        let begun = if self.is_look { Vec::new() } else { self.all_begun(attempt) };
+        let [_, (_, ledger)] = self.marks(attempt);
+        let shells = begun.iter().filter(|begun| begun.program.is_none());
+        let waiting = shells.map(|begun| (begun.pid, begun.start)).collect();
+        let mut noted: Vec<(i32, u64)> = begun.iter().filter_map(NotedProgram::leader).collect();
+        let supervisors = begun.iter().filter(|begun| begun.program.is_some());
+        let mut spared: Vec<(i32, u64)> =
+            supervisors.map(|begun| (begun.pid, begun.start)).collect();
+        let mut cgroups: Vec<PathBuf> =
+            begun.into_iter().filter_map(|begun| begun.cgroup).collect();
+        for started in &*self.started() {
+            if let Some((link, id)) = &started.kept {
+                noted.extend(link.who(*id));
+                spared.push(link.supervisor);
+                cgroups.extend(started.cgroup.clone());
+            }
+        }
+        if let Some(kept) = self.kept.as_ref().filter(|_| self.goes_on) {
+            // A program that was killed together with its supervisor has no note.
+            cgroups.extend(kept.cgroups_of(attempt));
+            cgroups.sort();
+            cgroups.dedup();
+        }
+        let ledger = ledger.to_string_lossy().into_owned();
+        Traces { ledger, attempt: attempt.to_owned(), noted, waiting, cgroups, spared }
+    }
+
+    /// Removes notes, control groups and private files of an attempt whose outcome is recorded.
+    pub(crate) fn forget(&self, attempt: &str) {
+        let Some(kept) = &self.kept else { return };
+        for StartedProgram { attempt, cgroup, kept: known } in self.started().drain(..) {
+            match known {
+                Some((link, id)) => {
+                    link.forget(id);
+                    // A control group with processes that are meant to stay cannot be removed.
+                    let _ = cgroup.map(fs_err::remove_dir);
+                }
+                None => kept.forget(&attempt),
+            }
+        }
+        if self.goes_on {
+            let begun = kept.begun(attempt);
+            let name = |begun: &NotedProgram| Some(begun.path.file_name()?.to_str()?.to_owned());
+            begun.iter().filter_map(name).for_each(|name| kept.forget(&name));
+            for cgroup in kept.cgroups_of(attempt) {
+                // As above, for a group without a note.
+                let _ = fs_err::remove_dir(cgroup);
+            }
+            let whole = file_name(attempt);
+            kept.remove_private(|name| is_part_of(name.as_bytes(), whole.as_bytes()));
+        }
+    }
+}
+
+impl Programs for AttemptPrograms {
+    fn marks(&self, attempt: &str) -> [(&'static str, OsString); 2] {
         let mut ledger = self.kept.as_ref().map(|kept| kept.ledger.clone()).unwrap_or_default();
         if self.is_look {
             ledger.push_str(".look");
@@ -290,39 +413,37 @@ impl Programs {
         [(ATTEMPT_VARIABLE, attempt.into()), (LEDGER_VARIABLE, ledger.into())]
     }
 
-    /// Commands for a shell that comes before a program.
-    pub(crate) fn limits(&self) -> String {
+    fn limits(&self) -> String {
         self.may_use.as_ref().map(MayUse::as_commands).unwrap_or_default()
     }
 
-    /// Runs a program to its end with no more than it may use, and so that others know of it. For
-    /// each attempt, or part of one, there is one.
-    pub fn run(
+    fn run(
         &self,
         attempt: &str,
-        start: Start,
+        start: ProgramStart,
         deadline: Option<Instant>,
         cancel: &Cancel,
         output: &mut dyn Output,
-    ) -> Result<Ran, Failure> {
+    ) -> Result<ProgramExit, Failure> {
         let name = start.argv.first().cloned().unwrap_or_default();
-        let start = Start { argv: within(self.limits(), start.argv), ..start };
-        // Of one that is counted it is known at once which processes are its own.
+        let start = ProgramStart { argv: limit_program(self.limits(), start.argv), ..start };
+        // Only a supervised program has a control group or a process id by which its processes are
+        // counted.
         let is_plain = self.may_repeat && !self.may_use.is_some_and(|may_use| may_use.is_counted());
         let kept = self.kept.as_ref().filter(|_| !self.is_look && !is_plain);
-        let ran = match kept.map(|kept| (kept, kept.keeper.as_ref())) {
-            None => plainly(&start, deadline, cancel, output),
+        let ran = match kept.map(|kept| (kept, kept.supervisor.as_ref())) {
+            None => run_directly(&start, deadline, cancel, output),
             Some((kept, None)) => {
                 let argv = self.through_shell(kept, attempt, start.argv);
-                plainly(&Start { argv, ..start }, deadline, cancel, output)
+                run_directly(&ProgramStart { argv, ..start }, deadline, cancel, output)
             }
-            Some((kept, Some(keeper))) => self
-                .through_keeper(kept, keeper, attempt, &start)
-                .and_then(|program| process::run_kept(program, deadline, cancel, output)),
+            Some((kept, Some(supervisor))) => self
+                .through_supervisor(kept, supervisor, attempt, &start)
+                .and_then(|program| process::run_supervised(program, deadline, cancel, output)),
         };
         ran.map_err(|fault| match fault {
             Fault::Lost => {
-                let reason = "the process that started it is gone; nobody knows how it ended";
+                let reason = "the supervisor of the program is gone; outcome unknown";
                 Failure { kind: FailureKind::Lost, reason: reason.to_owned() }
             }
             Fault::NotStarted(error) => {
@@ -332,133 +453,28 @@ impl Programs {
         })
     }
 
-    fn started(&self) -> MutexGuard<'_, Vec<Started>> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    fn earlier(&self, attempt: &str) -> Option<Box<dyn EarlierProgram>> {
+        let noted = self.noted(attempt)?;
+        Some(Box::new(noted))
     }
 
-    fn through_keeper(
-        &self,
-        kept: &Kept,
-        keeper: &Keeper,
-        attempt: &str,
-        start: &Start,
-    ) -> Result<keeper::Kept, Fault> {
-        let cgroup = kept.make_cgroup(attempt);
-        let started = keeper.start(start, &kept.note(attempt), cgroup.as_deref());
-        let program = started.map_err(|error| {
-            let _ = cgroup.as_ref().map(fs_err::remove_dir);
-            Fault::NotStarted(error)
-        })?;
-        let known = Some((Arc::clone(&program.link), program.id));
-        self.started().push(Started { attempt: attempt.to_owned(), cgroup, kept: known });
-        Ok(program)
-    }
-
-    fn through_shell(&self, kept: &Kept, attempt: &str, program: Vec<OsString>) -> Vec<OsString> {
-        let note = kept.note(attempt);
-        // What it says is of another life, if there is one. A keeper would let others read it.
-        let _ = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note);
-        let cgroup = kept.make_cgroup(attempt);
-        let mut argv = ["/bin/sh", "-c", KEEPER, "hoist"].map(OsString::from).to_vec();
-        argv.push(note.into());
-        argv.push(cgroup.clone().map(OsString::from).unwrap_or_default());
-        argv.extend(program);
-        self.started().push(Started { attempt: attempt.to_owned(), cgroup, kept: None });
-        argv
-    }
-
-    /// The program of the attempt, or of this part of it, that another life has started.
-    pub fn begun(&self, attempt: &str) -> Option<Begun> {
-        let kept = self.kept.as_ref().filter(|_| self.goes_on && !self.is_look)?;
-        Begun::read(kept.note(attempt), &kept.ledger)
-    }
-
-    /// The programs of an attempt and all of its parts.
-    pub(crate) fn all_begun(&self, attempt: &str) -> Vec<Begun> {
-        self.kept.as_ref().map(|kept| kept.begun(attempt)).unwrap_or_default()
-    }
-
-    /// How long ago another life has begun the attempt.
-    pub(crate) fn age(&self, attempt: &str) -> Duration {
-        if !self.goes_on {
-            return Duration::ZERO;
-        }
-        self.all_begun(attempt).iter().map(Begun::age).max().unwrap_or_default()
-    }
-
-    /// The prefix of names in [`private_dir`].
-    pub fn private_prefix(&self, attempt: &str) -> String {
+    fn private_prefix(&self, attempt: &str) -> String {
         let ledger = self.kept.as_ref().map_or("", |kept| kept.ledger.as_str());
         format!("hoist-{ledger}-{}-", file_name(attempt))
     }
 
-    /// Ends all that the attempt has left. If something does not go away, says what.
-    pub(crate) fn end(&self, attempt: &str) -> Result<(), String> {
+    fn end(&self, attempt: &str) -> Result<(), SurvivingProcesses> {
         self.traces(attempt).end()
-    }
-
-    /// By which its processes are found.
-    pub(super) fn traces(&self, attempt: &str) -> Traces {
-        let begun = if self.is_look { Vec::new() } else { self.all_begun(attempt) };
-        let [_, (_, ledger)] = self.marks(attempt);
-        let shells = begun.iter().filter(|begun| begun.program.is_none());
-        let waiting = shells.map(|begun| (begun.pid, begun.start)).collect();
-        let mut noted: Vec<(i32, u64)> = begun.iter().filter_map(Begun::leader).collect();
-        let keepers = begun.iter().filter(|begun| begun.program.is_some());
-        let mut spared: Vec<(i32, u64)> = keepers.map(|begun| (begun.pid, begun.start)).collect();
-        let mut cgroups: Vec<PathBuf> =
-            begun.into_iter().filter_map(|begun| begun.cgroup).collect();
-        for started in &*self.started() {
-            if let Some((link, id)) = &started.kept {
-                noted.extend(link.who(*id));
-                spared.push(link.keeper);
-                cgroups.extend(started.cgroup.clone());
-            }
-        }
-        if let Some(kept) = self.kept.as_ref().filter(|_| self.goes_on) {
-            // Who was killed together with its keeper has left no note.
-            cgroups.extend(kept.cgroups_of(attempt));
-            cgroups.sort();
-            cgroups.dedup();
-        }
-        let ledger = ledger.to_string_lossy().into_owned();
-        Traces { ledger, attempt: attempt.to_owned(), noted, waiting, cgroups, spared }
-    }
-
-    /// The attempt has ended, and what came of it is kept.
-    pub(crate) fn forget(&self, attempt: &str) {
-        let Some(kept) = &self.kept else { return };
-        for Started { attempt, cgroup, kept: known } in self.started().drain(..) {
-            match known {
-                Some((link, id)) => {
-                    link.forget(id);
-                    // As long as something that was meant to stay is in it, it stays.
-                    let _ = cgroup.map(fs_err::remove_dir);
-                }
-                None => kept.forget(&attempt),
-            }
-        }
-        if self.goes_on {
-            let begun = kept.begun(attempt);
-            let name = |begun: &Begun| Some(begun.path.file_name()?.to_str()?.to_owned());
-            begun.iter().filter_map(name).for_each(|name| kept.forget(&name));
-            for cgroup in kept.cgroups_of(attempt) {
-                // The same for one without a note.
-                let _ = fs_err::remove_dir(cgroup);
-            }
-            let whole = file_name(attempt);
-            kept.remove_private(|name| is_part_of(name.as_bytes(), whole.as_bytes()));
-        }
     }
 }
 
-/// Without anybody who keeps it.
-fn plainly(
-    start: &Start,
+/// Runs a program as a direct child, without a supervisor.
+fn run_directly(
+    start: &ProgramStart,
     deadline: Option<Instant>,
     cancel: &Cancel,
     output: &mut dyn Output,
-) -> Result<Ran, Fault> {
+) -> Result<ProgramExit, Fault> {
     let mut command = Command::new(start.argv.first().ok_or_else(no_program)?);
     command.args(&start.argv[1..]).current_dir(&start.directory);
     command.env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
@@ -469,8 +485,8 @@ fn no_program() -> Fault {
     Fault::NotStarted(io::ErrorKind::InvalidInput.into())
 }
 
-/// The same program, after some commands of a shell.
-fn within(limits: String, program: Vec<OsString>) -> Vec<OsString> {
+/// Prefixes a program with shell commands.
+fn limit_program(limits: String, program: Vec<OsString>) -> Vec<OsString> {
     if limits.is_empty() {
         return program;
     }
@@ -478,40 +494,41 @@ fn within(limits: String, program: Vec<OsString>) -> Vec<OsString> {
     shell.map(OsString::from).into_iter().chain(program).collect()
 }
 
-/// A program that another life has started.
+/// A program that an earlier process started, as its note describes it.
 #[derive(Debug)]
-pub struct Begun {
+pub(crate) struct NotedProgram {
     path: PathBuf,
     ledger: String,
-    /// Of its keeper.
+    /// Process id of the supervisor.
     pid: i32,
     start: u64,
     cgroup: Option<PathBuf>,
-    /// If its keeper is no shell.
+    /// Present if the supervisor is not a shell.
     program: Option<Program>,
     code: Option<i32>,
 }
 
-/// One of several that the same process keeps.
+/// One of the programs of a supervisor process.
 #[derive(Debug, Clone, Copy)]
 struct Program {
     pid: i32,
     start: u64,
-    /// The keeper's descriptors of what it prints.
+    /// The supervisor's descriptors of the output pipes.
     pipes: [u32; 2],
 }
 
 impl Program {
     fn read(line: &str) -> Option<Self> {
         let mut fields = line.split(' ');
-        let (pid, start) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let pid = fields.next()?.parse().ok()?;
+        let start = fields.next()?.parse().ok()?;
         let pipes = [fields.next()?.parse().ok()?, fields.next()?.parse().ok()?];
         Some(Self { pid, start, pipes })
     }
 }
 
-impl Begun {
-    /// Nothing if it is not there, or of another ledger or boot.
+impl NotedProgram {
+    /// `None` if there is no note, or if it is of another ledger or boot.
     fn read(path: PathBuf, ledger: &str) -> Option<Self> {
         use std::io::Read as _;
         let mut text = String::new();
@@ -526,7 +543,7 @@ impl Begun {
         Some(Self { path, ledger: ledger.to_owned(), pid, start, cgroup, program, code })
     }
 
-    /// The first process of its group; there is none if it could not be started.
+    /// The first process of the program's group; `None` if the program could not be started.
     fn leader(&self) -> Option<(i32, u64)> {
         let (pid, start) =
             self.program.map_or((self.pid, self.start), |program| (program.pid, program.start));
@@ -538,12 +555,12 @@ impl Begun {
             && Process::find(self.pid).is_some_and(|process| process.is(self.pid, self.start))
     }
 
-    /// Whether somebody will know how it ended.
+    /// Whether the exit code is known, or will be.
     pub(crate) fn has_outcome(&self) -> bool {
         self.code.is_some() || self.runs()
     }
 
-    /// Since it was started.
+    /// Time since the program was started.
     pub(crate) fn age(&self) -> Duration {
         let uptime = fs_err::read_to_string("/proc/uptime").unwrap_or_default();
         let seconds = uptime.split(' ').next().and_then(|text| text.parse::<f64>().ok());
@@ -553,36 +570,37 @@ impl Begun {
         Duration::try_from_secs_f64(age).unwrap_or_default()
     }
 
-    /// Runs it to its end, as [`process::run`] does.
-    pub fn follow(
+    /// Follows the program to its end, as [`process::run`] does.
+    pub(crate) fn follow(
         self,
         deadline: Option<Instant>,
         cancel: &Cancel,
         output: &mut dyn Output,
-    ) -> io::Result<Ran> {
-        let (mut ended, mut last_line) = (Ended::ByItself, String::new());
+    ) -> io::Result<ProgramExit> {
+        let mut cause = ExitCause::Itself;
+        let mut last_line = String::new();
         if let Some((group, program, out, err)) = self.open() {
-            (ended, last_line) =
+            (cause, last_line) =
                 process::follow(group, program, [out, err], deadline, cancel, output)?;
         }
-        let status = match (ended, self.wait_for_code(cancel)) {
-            _ if cancel.is_left() => return Err(process::left()),
-            (_, Some(code)) => keeper::status(code),
-            (Ended::ByItself, None) => {
-                return Err(io::Error::other("nobody has seen how it ended"));
+        let status = match (cause, self.wait_for_code(cancel)) {
+            _ if cancel.is_left() => return Err(process::left_error()),
+            (_, Some(code)) => supervisor::status(code),
+            (ExitCause::Itself, None) => {
+                return Err(io::Error::other("outcome unknown"));
             }
-            (Ended::TimedOut | Ended::Cancelled, None) => {
+            (ExitCause::TimedOut | ExitCause::Cancelled, None) => {
                 ExitStatus::from_raw(Signal::KILL.as_raw())
             }
         };
-        Ok(Ran { status, ended, last_line })
+        Ok(ProgramExit { status, cause, last_line })
     }
 
-    /// A keeper of many writes it down a moment after the end.
+    /// Waits for the exit code: a supervisor process writes it shortly after the end.
     fn wait_for_code(self, cancel: &Cancel) -> Option<i32> {
         let Self { path, ledger, .. } = self;
         loop {
-            // Looked at before the note: one that is gone by then has written it.
+            // Checked before reading the note: a supervisor that is gone has written its note.
             let begun = Self::read(path.clone(), &ledger)?;
             if !begun.runs() || cancel.is_left() {
                 return Self::read(path, &ledger)?.code;
@@ -591,7 +609,7 @@ impl Begun {
         }
     }
 
-    /// The program, or the shell that keeps it, and what is printed; nothing if it has ended.
+    /// Opens the program, or its shell, and its pipes; `None` if it has ended.
     fn open(&self) -> Option<(Pid, std::os::fd::OwnedFd, File, File)> {
         let (pid, start) = self.leader()?;
         let [out, err] = self.program.map_or(SHELL_PIPES, |program| program.pipes);
@@ -602,10 +620,22 @@ impl Begun {
             let path = format!("/proc/{}/fd/{number}", self.pid);
             OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
         };
-        let (out, err) = (pipe(out)?, pipe(err)?);
-        // No number was another's when all of that was opened.
+        let out = pipe(out)?;
+        let err = pipe(err)?;
+        // The process ids were not reused while the files were opened.
         let is_it = Process::find(pid).is_some_and(|process| process.is(pid, start));
         (is_it && self.runs()).then_some((raw, process, out, err))
+    }
+}
+
+impl EarlierProgram for NotedProgram {
+    fn follow(
+        self: Box<Self>,
+        deadline: Option<Instant>,
+        cancel: &Cancel,
+        output: &mut dyn Output,
+    ) -> io::Result<ProgramExit> {
+        NotedProgram::follow(*self, deadline, cancel, output)
     }
 }
 
@@ -614,16 +644,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_started_has_no_group_that_could_be_ended() {
+    fn program_that_did_not_start_has_no_group() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = Arc::new(Kept::new(dir.path(), None).unwrap());
+        let kept = Arc::new(ProgramDirectory::new(dir.path(), None).unwrap());
         let stat = fs_err::read_to_string("/proc/self/stat").unwrap();
         let head = format!("{} {}\n\n", kept.ledger, stat.trim_end());
         fs_err::write(kept.note("r/1/1"), format!("{head}0 77 0 0\n127\n")).unwrap();
-        let programs = Programs::again(&kept);
-        let begun = programs.begun("r/1/1").unwrap();
+        let programs = AttemptPrograms::again(&kept);
+        let begun = programs.noted("r/1/1").unwrap();
         assert_eq!((begun.code, begun.age()), (Some(127), Duration::ZERO));
-        // Kernel threads, and whoever came from outside a namespace, are of group 0.
+        // Kernel threads, and processes from outside a PID namespace, have group 0.
         assert_eq!(programs.traces("r/1/1").noted, []);
         fs_err::write(kept.note("r/1/1"), format!("{head}4194303 77 0 0\n0\n")).unwrap();
         assert_eq!(programs.traces("r/1/1").noted, [(4_194_303, 77)]);

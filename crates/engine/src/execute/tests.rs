@@ -2,10 +2,11 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 
+use hoist_diagnostic::Diagnostic;
 use serde_json::json;
 
 use super::*;
-use crate::action::{Description, Diagnostic, Done, Stream};
+use crate::action::{ApplyOutcome, Description, Stream};
 use crate::drive::{self, Halt};
 use crate::plan::{Draft, Kind, Vertex};
 use crate::record::Outcome;
@@ -26,7 +27,7 @@ impl Action for Odd {
         Vec::new()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let input = &step.call.input;
         if let Some(reference) = input["secret"].as_str() {
             let value = ctx.secrets.get(reference)?;
@@ -43,8 +44,10 @@ impl Action for Odd {
                 nap(time, ctx.cancel);
                 Err(Failure { kind: FailureKind::Timeout, reason: "too long".to_owned() })
             }
-            Some("boast") => Ok(Done { changed: true, receipt: "x".repeat(MAX_RECEIPT).into() }),
-            _ => Ok(Done {
+            Some("boast") => {
+                Ok(ApplyOutcome { changed: true, receipt: "x".repeat(MAX_RECEIPT).into() })
+            }
+            _ => Ok(ApplyOutcome {
                 changed: true,
                 receipt: json!({"was": ctx.directory, "of": ctx.attempt}),
             }),
@@ -55,34 +58,36 @@ impl Action for Odd {
         let input = &step.call.input;
         if let Some(line) = input["prints"].as_str() {
             ctx.output.line(Stream::Out, line.as_bytes());
-            return Ok(Verdict::DoesNot { reason: format!("it is {line}") });
+            return Ok(Verdict::fails(format!("it is {line}")));
         }
         if let Some(script) = input["sh"].as_str() {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", script]);
             let ran = process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output);
-            return Ok(match ran.expect("a shell").fault() {
-                None => Verdict::Holds,
-                Some(reason) => Verdict::DoesNot { reason },
-            });
+            return Ok(ran.expect("a shell").verdict());
         }
         assert!(input.get("poll").is_none() && input.get("says").is_none());
         let holds_at = input["holds_at"].as_u64().unwrap_or(0);
-        let mut looks = self.looks.lock().unwrap();
+        let mut looks = self.looks.lock();
         let look = looks.entry(input["name"].as_str().unwrap_or_default().to_owned()).or_default();
         *look += 1;
         if u64::from(*look) >= holds_at {
             return Ok(Verdict::Holds);
         }
-        Ok(Verdict::DoesNot { reason: format!("look {look} of {holds_at}") })
+        Ok(Verdict::fails(format!("look {look} of {holds_at}")))
     }
 
-    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(
+        &self,
+        _: &Step,
+        made: &AppliedAttempt,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<UndoOutcome, Failure> {
         ctx.output.line(Stream::Out, made.attempt.as_bytes());
         if made.receipt.is_null() {
-            return Ok(Undone::NotPossible { reason: "nothing is known".to_owned() });
+            return Ok(UndoOutcome::NotPossible { reason: "nothing is known".to_owned() });
         }
-        Ok(Undone::Undone)
+        Ok(UndoOutcome::Undone)
     }
 }
 
@@ -112,7 +117,7 @@ impl Bench {
             catalog,
             secrets: Arc::new(One),
             outputs: Outputs::in_dir(dir.path().join("output")),
-            place: Place::Below(dir.path().join("local")),
+            base: BaseDirectory::Below(dir.path().join("local")),
         };
         let (send, events) = channel();
         let executor =
@@ -120,7 +125,7 @@ impl Bench {
         Self { dir, executor, events }
     }
 
-    /// The event that an effect leads to.
+    /// Carries out an effect and returns its event.
     fn act(&mut self, plan: &Plan, effect: Effect) -> Event {
         self.executor.act(plan, effect);
         self.next()
@@ -167,7 +172,7 @@ fn not_begun(event: Event) -> Option<String> {
 }
 
 #[test]
-fn a_step_is_done_in_the_directory_of_its_subject_once() {
+fn step_runs_once_in_the_directory_of_its_subject() {
     let mut bench = Bench::new();
     let plan = of(json!({}));
     let Event::Ran { end: End::Done { changed: true, receipt }, .. } = bench.act(&plan, START)
@@ -176,31 +181,31 @@ fn a_step_is_done_in_the_directory_of_its_subject_once() {
     };
     let place = fs_err::canonicalize(bench.dir.path().join("local/n")).unwrap();
     assert_eq!(receipt, json!({"was": place, "of": "r1/0/1"}));
-    // The same attempt again is answered with what came of it.
+    // The same attempt again is answered with its recorded outcome.
     let again = bench.act(&plan, START);
     assert!(
-        matches!(again, Event::Found { found: Found::Ended(End::Done { .. }), .. }),
+        matches!(again, Event::Found { found: AttemptStatus::Ended(End::Done { .. }), .. }),
         "{again:?}"
     );
 }
 
 #[test]
-fn what_is_known_of_an_attempt_is_known_after_a_restart() {
+fn attempt_outcome_survives_a_restart() {
     let mut bench = Bench::again(Bench::new().dir);
     let plan = of(json!({}));
     let never = bench.act(&plan, ASK);
-    assert!(matches!(never, Event::Found { found: Found::Never, .. }), "{never:?}");
+    assert!(matches!(never, Event::Found { found: AttemptStatus::Never, .. }), "{never:?}");
     bench.act(&plan, START);
     let mut again = Bench::again(bench.dir);
     let found = again.act(&plan, ASK);
     assert!(
-        matches!(found, Event::Found { found: Found::Ended(End::Done { .. }), .. }),
+        matches!(found, Event::Found { found: AttemptStatus::Ended(End::Done { .. }), .. }),
         "{found:?}"
     );
 }
 
 #[test]
-fn an_attempt_whose_ledger_is_lost_is_not_begun_again() {
+fn attempt_with_lost_ledger_does_not_begin_again() {
     let bench = Bench::new();
     let plan = of(json!({}));
     let told = bench.dir.path().join("told");
@@ -212,30 +217,31 @@ fn an_attempt_whose_ledger_is_lost_is_not_begun_again() {
                 catalog: Catalog::default(),
                 secrets: Arc::new(NoSecrets),
                 outputs: Outputs::none(),
-                place: Place::Machine,
+                base: BaseDirectory::Machine,
             };
             let mut executor = LocalExecutor::new("r1", site, &told, send, None).unwrap();
             executor.act(&plan, ASK);
             let found = events.recv_timeout(Duration::from_mins(1)).unwrap();
-            assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
+            assert!(matches!(found, Event::Found { found: AttemptStatus::Gone, .. }), "{found:?}");
         }
     }
 }
 
 #[test]
-fn an_attempt_that_ran_when_the_controller_died_is_gone_and_its_programs_too() {
+fn attempt_of_a_dead_controller_is_gone_with_its_programs() {
     let mut bench = Bench::new();
     let plan = of(json!({"do": "wait"}));
     bench.executor.act(&plan, START);
     let running = bench.act(&plan, ASK);
-    assert!(matches!(running, Event::Found { found: Found::Running, .. }), "{running:?}");
-    let programs = Programs::new(&bench.executor.kept);
+    assert!(matches!(running, Event::Found { found: AttemptStatus::Running, .. }), "{running:?}");
+    let programs = AttemptPrograms::new(&bench.executor.kept);
     let sleep = |attempt| Command::new("sleep").arg("300").envs(programs.marks(attempt)).spawn();
-    let (mut left, mut other) = (sleep("r1/0/1").unwrap(), sleep("r1/0/10").unwrap());
+    let mut left = sleep("r1/0/1").unwrap();
+    let mut other = sleep("r1/0/10").unwrap();
     let Bench { dir, executor: _executor, events: _events } = bench;
     let mut again = Bench::again(dir);
     let found = again.act(&plan, ASK);
-    assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
+    assert!(matches!(found, Event::Found { found: AttemptStatus::Gone, .. }), "{found:?}");
     assert!(!left.wait().unwrap().success(), "it was ended");
     assert_eq!(other.try_wait().unwrap(), None, "another attempt's was not");
     other.kill().unwrap();
@@ -243,35 +249,38 @@ fn an_attempt_that_ran_when_the_controller_died_is_gone_and_its_programs_too() {
 }
 
 #[test]
-fn what_runs_when_the_executor_goes_is_ended_and_gone_for_the_next_one() {
+fn attempt_of_a_dropped_executor_is_gone_for_the_next() {
     let mut bench = Bench::new();
     let plan = of(json!({"do": "wait"}));
     bench.executor.act(&plan, START);
-    assert!(matches!(bench.act(&plan, ASK), Event::Found { found: Found::Running, .. }));
+    assert!(matches!(bench.act(&plan, ASK), Event::Found { found: AttemptStatus::Running, .. }));
     let Bench { dir, executor, events } = bench;
     drop(executor);
-    // The action has ended when nobody is left who could tell of it.
+    // The channel closes when the action has ended.
     assert!(events.recv_timeout(Duration::from_mins(1)).is_err(), "nothing is told");
     let found = Bench::again(dir).act(&plan, ASK);
-    assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
+    assert!(matches!(found, Event::Found { found: AttemptStatus::Gone, .. }), "{found:?}");
 }
 
 #[test]
-fn an_action_that_breaks_is_a_failure_and_nothing_more() {
+fn panicking_action_is_a_failed_step() {
     let mut bench = Bench::new();
     let (kind, reason) = failure(bench.act(&of(json!({"do": "panic"})), START));
-    assert_eq!((kind, reason.as_str()), (FailureKind::Internal, "the action broke: upside down"));
+    assert_eq!(
+        (kind, reason.as_str()),
+        (FailureKind::Internal, "the action panicked: upside down")
+    );
     let unknown =
         plan(Step { call: Call { action: "od".to_owned(), ..Call::default() }, ..Step::default() });
     let event = bench.act(&unknown, Effect::Start { step: STEP, attempt: 2 });
     assert_eq!(
         not_begun(event).unwrap(),
-        "there is no action `od` here; install its plug-in on this machine"
+        "action `od` is not available on this machine; install its plug-in"
     );
 }
 
 #[test]
-fn a_subject_whose_name_leads_elsewhere_has_no_directory() {
+fn subject_that_leaves_the_base_directory_is_refused() {
     let mut bench = Bench::new();
     for name in ["..", "/etc", "a/../../b", "a/b"] {
         let step = Step { subject: Some(0), call: call(json!({})), ..Step::default() };
@@ -281,13 +290,13 @@ fn a_subject_whose_name_leads_elsewhere_has_no_directory() {
             Draft { vertices: vec![vertex], subjects: vec![name.to_owned()], ..Draft::default() };
         let attempt = u32::try_from(name.len()).unwrap();
         let event = bench.act(&Plan::new(draft).unwrap(), Effect::Start { step: STEP, attempt });
-        let reason = format!("`{name}` cannot be the name of a directory");
+        let reason = format!("subject `{name}` is not a valid name of a directory");
         assert_eq!(not_begun(event), Some(reason));
     }
 }
 
 #[test]
-fn time_runs_out_and_a_stop_interrupts() {
+fn timeout_fails_and_stop_interrupts_a_step() {
     let mut bench = Bench::new();
     let waits = call(json!({"do": "wait"}));
     let short = plan(Step { call: waits.clone(), timeout_ms: Some(30), ..Step::default() });
@@ -295,31 +304,27 @@ fn time_runs_out_and_a_stop_interrupts() {
     let long = plan(Step { call: waits, ..Step::default() });
     bench.executor.act(&long, Effect::Start { step: STEP, attempt: 2 });
     let event = bench.act(&long, Effect::Kill { step: STEP, attempt: 2 });
-    // It may not have been begun.
+    // The kill may arrive before the start.
     let Event::Ran { end: End::Interrupted | End::NotBegun { reason: None }, .. } = event else {
         panic!("{event:?}")
     };
 }
 
 #[test]
-fn a_stop_ends_looks_as_well() {
+fn stop_ends_checks_as_well() {
     let mut bench = Bench::new();
     let kill = Effect::Kill { step: STEP, attempt: 1 };
     let begun = bench.dir.path().join("begun");
     let long = call(json!({"sh": format!("touch {}; exec sleep 600", begun.display())}));
     let never = call(json!({"holds_at": 1_000_000, "poll": {"for_ms": 600_000}}));
     let wait_until_begun = || {
-        let until = Instant::now() + Duration::from_mins(1);
-        while fs_err::remove_file(&begun).is_err() {
-            assert!(Instant::now() < until, "it does not begin");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        hoist_testkit::eventually("check starts", || fs_err::remove_file(&begun));
     };
     let before = plan(Step { before: vec![long.clone()], ..Step::default() });
     bench.executor.act(&before, Effect::Check { step: STEP, attempt: 1 });
     wait_until_begun();
     let event = bench.act(&before, kill);
-    assert!(matches!(event, Event::Checked { refused: Some(_), .. }), "{event:?}");
+    assert!(matches!(event, Event::Checked { failed: Some(_), .. }), "{event:?}");
     for (check, begins) in [(long, true), (never, false)] {
         let after = plan(Step { after: vec![check], ..Step::default() });
         bench.executor.act(&after, Effect::Verify { step: STEP, attempt: 1 });
@@ -327,12 +332,12 @@ fn a_stop_ends_looks_as_well() {
             wait_until_begun();
         }
         let event = bench.act(&after, kill);
-        assert!(matches!(event, Event::Verified { holds: false, .. }), "{event:?}");
+        assert!(matches!(event, Event::Verified { failed: Some(_), .. }), "{event:?}");
     }
 }
 
 #[test]
-fn a_secret_is_in_no_output_and_in_no_reason() {
+fn secret_is_in_no_output_and_no_reason() {
     let mut bench = Bench::new();
     let (_, reason) = failure(bench.act(&of(json!({"secret": "db"})), START));
     assert_eq!(reason, "no such user: [hidden]");
@@ -341,15 +346,15 @@ fn a_secret_is_in_no_output_and_in_no_reason() {
     assert_eq!(String::from_utf8(output).unwrap(), "the password is [hidden]\n");
 }
 
-fn refusal(event: Event) -> String {
+fn refusal(event: Event) -> FailedCheck {
     match event {
-        Event::Verified { holds: false, reason, .. } => reason,
+        Event::Verified { failed: Some(check), .. } => check,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn a_check_does_not_print_what_the_step_was_given_in_secret() {
+fn check_does_not_print_secrets_of_the_step() {
     let given = call(json!({"steps": [{"input": {"secrets": {"PASSWORD": "db"}}}]}));
     let prints = call(json!({"prints": "user=db password=hunter2"}));
     let verify = Effect::Verify { step: STEP, attempt: 1 };
@@ -361,8 +366,8 @@ fn a_check_does_not_print_what_the_step_was_given_in_secret() {
     for step in calls {
         let mut bench = Bench::new();
         let plan = plan(Step { after: vec![prints.clone()], ..step });
-        let reason = refusal(bench.act(&plan, verify));
-        assert_eq!(reason, "it is user=db password=[hidden]");
+        let check = refusal(bench.act(&plan, verify));
+        assert_eq!(check.output, "it is user=db password=[hidden]");
         let outputs = Outputs::in_dir(bench.dir.path().join("output"));
         let output = outputs.read(STEP, 1).unwrap().unwrap();
         assert_eq!(String::from_utf8(output).unwrap(), "user=db password=[hidden]\n");
@@ -370,35 +375,62 @@ fn a_check_does_not_print_what_the_step_was_given_in_secret() {
 }
 
 #[test]
-fn a_reason_that_quotes_the_last_line_holds_no_part_of_a_secret() {
+fn quoted_last_line_holds_no_part_of_a_secret() {
     let mut bench = Bench::new();
     let mut reason = |script: &str| {
         let given = call(json!({"secrets": {"PASSWORD": "db"}}));
         let check = call(json!({"sh": script}));
         let plan = plan(Step { call: given, after: vec![check], ..Step::default() });
-        refusal(bench.act(&plan, Effect::Verify { step: STEP, attempt: 1 }))
+        let check = refusal(bench.act(&plan, Effect::Verify { step: STEP, attempt: 1 }));
+        (check.exit_code, check.output)
     };
-    // One that lies over the place where the quote ends,
+    // A secret across the end of the quote,
     let cut = reason("printf '%0297d' 0; echo hunter2; exit 1");
-    assert_eq!(cut, format!("exit code 1: {}[hi", "0".repeat(297)));
-    // and one over the place where a long line is handed on in parts.
+    assert_eq!(cut, (Some(1), format!("{}[hi", "0".repeat(297))));
+    // and a secret across the border between two parts of a long line.
     let parts = reason("printf '%065533d' 0; sleep 0.3; printf hun; sleep 0.3; echo ter2; exit 1");
-    assert_eq!(parts, format!("exit code 1: {}", "0".repeat(300)));
+    assert_eq!(parts, (Some(1), "0".repeat(300)));
 }
 
 #[test]
-fn a_receipt_that_does_not_fit_a_record_is_left_out() {
+fn failed_check_has_title_output_and_exit_code_apart() {
+    let mut bench = Bench::new();
+    let look = |input: Value| plan(Step { after: vec![call(input)], ..Step::default() });
+    let verify = Effect::Verify { step: STEP, attempt: 1 };
+    let titled = json!({"sh": "echo alice pts/0; exit 3", "says": "no one is logged in"});
+    let check = refusal(bench.act(&look(titled), verify));
+    let wanted = FailedCheck {
+        title: "no one is logged in".to_owned(),
+        output: "alice pts/0".to_owned(),
+        exit_code: Some(3),
+    };
+    assert_eq!(check, wanted);
+    assert_eq!(check.to_string(), r#""no one is logged in" failed (exit code 3): alice pts/0"#);
+    // Without a title the check has the name of its action; a signal is not an exit code.
+    let check = refusal(bench.act(&look(json!({"sh": "kill -9 $$"})), verify));
+    let output = "killed by signal 9".to_owned();
+    assert_eq!(check, FailedCheck { title: "odd".to_owned(), output, exit_code: None });
+    let unknown = Call { action: "gone".to_owned(), ..Call::default() };
+    let unknown = plan(Step { before: vec![unknown], ..Step::default() });
+    let event = bench.act(&unknown, Effect::Check { step: STEP, attempt: 1 });
+    let Event::Checked { failed: Some(check), .. } = event else { panic!("{event:?}") };
+    assert_eq!((check.title.as_str(), check.exit_code), ("gone", None));
+    assert!(check.output.starts_with("action `gone` is not available"), "{check}");
+}
+
+#[test]
+fn too_large_receipt_is_left_out() {
     let mut bench = Bench::new();
     let event = bench.act(&of(json!({"do": "boast"})), START);
     let Event::Ran { end, .. } = event else { panic!("{event:?}") };
     assert_eq!(end, End::Done { changed: true, receipt: Value::Null });
     let outputs = Outputs::in_dir(bench.dir.path().join("output"));
     let said = String::from_utf8(outputs.read(STEP, 1).unwrap().unwrap()).unwrap();
-    assert!(said.starts_with("hoist: its receipt of 262146 bytes is not kept"), "{said}");
+    assert!(said.starts_with("hoist: the receipt has 262146 bytes and is left out"), "{said}");
 }
 
 #[test]
-fn checks_say_no_at_once_before_a_step_and_are_waited_for_after_it() {
+fn only_postconditions_are_polled() {
     let mut bench = Bench::new();
     let check = |name: &str| {
         call(
@@ -407,22 +439,24 @@ fn checks_say_no_at_once_before_a_step_and_are_waited_for_after_it() {
     };
     let before = plan(Step { before: vec![check("b")], ..Step::default() });
     let event = bench.act(&before, Effect::Check { step: STEP, attempt: 1 });
-    let Event::Checked { refused, .. } = event else { panic!("{event:?}") };
-    assert_eq!(refused.as_deref(), Some("it is up: look 1 of 3"));
+    let Event::Checked { failed, .. } = event else { panic!("{event:?}") };
+    let title = "it is up".to_owned();
+    let output = "look 1 of 3".to_owned();
+    assert_eq!(failed, Some(FailedCheck { title, output, exit_code: None }));
     let after = plan(Step { after: vec![check("a")], ..Step::default() });
     let event = bench.act(&after, Effect::Verify { step: STEP, attempt: 1 });
-    assert!(matches!(event, Event::Verified { holds: true, .. }), "{event:?}");
+    assert!(matches!(event, Event::Verified { failed: None, .. }), "{event:?}");
     let never =
         call(json!({"name": "n", "holds_at": 1_000_000, "poll": {"for_ms": 50, "every_ms": 20}}));
     let event = bench.act(
         &plan(Step { after: vec![never], ..Step::default() }),
         Effect::Verify { step: STEP, attempt: 1 },
     );
-    assert!(matches!(event, Event::Verified { holds: false, .. }), "{event:?}");
+    assert!(matches!(event, Event::Verified { failed: Some(_), .. }), "{event:?}");
 }
 
 #[test]
-fn what_is_done_already_is_not_done_again_if_the_step_says_so() {
+fn step_is_skipped_when_already_done() {
     let mut bench = Bench::new();
     let step = Step {
         call: call(json!({"do": "panic"})),
@@ -435,13 +469,13 @@ fn what_is_done_already_is_not_done_again_if_the_step_says_so() {
 }
 
 #[test]
-fn a_call_that_undoes_takes_back_every_attempt_with_its_receipt() {
+fn undo_call_undoes_every_attempt_with_its_receipt() {
     let mut bench = Bench::new();
     let undo = |receipts: &[Value]| {
-        let made = |(at, receipt): (usize, &Value)| Made {
+        let made = |(at, receipt): (usize, &Value)| AppliedAttempt {
             attempt: format!("r0/7/{}", receipts.len() - at),
             receipt: receipt.clone(),
-            ..Made::default()
+            ..AppliedAttempt::default()
         };
         let undoes = Some(receipts.iter().enumerate().map(made).collect());
         plan(Step { call: Call { undoes, ..call(json!({})) }, ..Step::default() })
@@ -452,15 +486,15 @@ fn a_call_that_undoes_takes_back_every_attempt_with_its_receipt() {
     assert_eq!(outputs.read(STEP, 1).unwrap().unwrap(), b"r0/7/2\nr0/7/1\n");
     let event =
         bench.act(&undo(&[json!(2), Value::Null]), Effect::Start { step: STEP, attempt: 2 });
-    let reason = "it cannot be taken back: attempt r0/7/1: nothing is known".to_owned();
+    let reason = "cannot undo: attempt r0/7/1: nothing is known".to_owned();
     assert_eq!(failure(event), (FailureKind::Exit, reason));
     let event = bench.act(&undo(&[]), Effect::Start { step: STEP, attempt: 3 });
-    let reason = "it cannot be taken back: nobody knows what was done".to_owned();
+    let reason = "cannot undo: no attempt is known".to_owned();
     assert_eq!(failure(event), (FailureKind::Exit, reason), "of nothing");
 }
 
 #[test]
-fn a_run_of_many_steps_comes_to_its_end() {
+fn run_of_many_steps_finishes() {
     let vertex = |at: u32| {
         let step = Step {
             call: call(json!({})),

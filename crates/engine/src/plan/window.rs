@@ -1,4 +1,4 @@
-//! When a window is open: a matter of the time of the week, and nothing else.
+//! When a window is open. This depends on the time of the week only.
 
 use super::Window;
 
@@ -18,7 +18,7 @@ impl Window {
         })
     }
 
-    /// Now, if it is open; else the next time that it opens.
+    /// `now` if the window is open, otherwise the next time that it opens.
     pub fn opens_at(&self, now: u64) -> u64 {
         if self.is_open(now) {
             return now;
@@ -40,12 +40,13 @@ fn minute_of_week(now: u64) -> u32 {
     u32::try_from(minutes % u64::from(WEEK)).expect("a week is short")
 }
 
-/// `Saturday at 22:00 UTC`. What opens within a week needs no date.
+/// `Saturday at 22:00 UTC`. A window opens within a week, so no date is needed.
 pub fn time_of_week(now: u64) -> String {
     const DAYS: [&str; 7] =
         ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
     let minute = minute_of_week(now);
-    let (day, minute) = (DAYS[(minute / DAY) as usize], minute % DAY);
+    let day = DAYS[(minute / DAY) as usize];
+    let minute = minute % DAY;
     format!("{day} at {:02}:{:02} UTC", minute / 60, minute % 60)
 }
 
@@ -57,7 +58,8 @@ mod tests {
 
     /// Saturday 22:00 to Sunday 04:00, and Sunday 23:00 to Monday 01:00.
     fn window() -> Window {
-        let (saturday, sunday) = (5 * DAY, 6 * DAY);
+        let saturday = 5 * DAY;
+        let sunday = 6 * DAY;
         let spans = vec![(saturday + 22 * 60, sunday + 4 * 60), (sunday + 23 * 60, 60)];
         Window { name: "w".to_owned(), spans }
     }
@@ -67,7 +69,7 @@ mod tests {
     const HOUR: u64 = 60 * MINUTE_MS;
 
     #[test]
-    fn it_is_open_from_and_until_also_over_the_end_of_the_week() {
+    fn window_can_cross_the_end_of_the_week() {
         let open = |hours: u64| window().is_open(SATURDAY + hours * HOUR);
         let hours: Vec<u64> = (0..60).filter(|hours| open(*hours)).collect();
         assert_eq!(hours, [22, 23, 24, 25, 26, 27, 47, 48], "two nights");
@@ -81,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_open_when_it_opens_and_not_a_moment_before(
+        fn window_opens_exactly_at_its_start(
             now in 0..4_000_000_000_000_u64, from in 0..WEEK, length in 1..WEEK,
         ) {
             let window = Window { name: String::new(), spans: vec![(from, (from + length) % WEEK)] };

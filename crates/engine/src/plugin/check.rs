@@ -1,7 +1,5 @@
-//! Whether a plug-in keeps to the protocol, tried out with all verbs.
-//!
-//! What changes something is tried in an empty directory, and only with an input that the author
-//! or the caller named for it.
+//! Tests whether a plug-in follows the protocol, with all verbs. Verbs with side effects run in an
+//! empty directory, and only with an input that the author or the caller provided.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -9,73 +7,74 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hoist_diagnostic::Diagnostic;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
     Introduction, Isolation, MAX_SECRETS, PluginError, Program, Terms, Until, Verb, introduce,
 };
-use crate::action::{Ability, Catalog, Contribution, Diagnostic};
+use crate::action::{Ability, Catalog, Contribution};
 use crate::plan::Step;
 
-/// What is tried with run, verify and undo takes no longer than this, each.
+/// Timeout of each run, verify and undo.
 const RUN_TIME: Duration = Duration::from_mins(1);
 
-/// Files that are compared, and how much of each.
+/// Limits of the comparison of directories.
 const MAX_FILES: usize = 10_000;
 const MAX_COMPARED: u64 = 1024 * 1024;
 
-/// One rule, and whether the plug-in keeps it.
+/// One rule, and whether the plug-in follows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct RuleResult {
     pub rule: &'static str,
-    pub verdict: Kept,
-    /// What was seen.
+    pub verdict: RuleVerdict,
+    /// The observation.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kept {
-    Kept,
+pub enum RuleVerdict {
+    Followed,
     Violated,
-    /// It works, and could be better.
+    /// The plug-in works, and could be better.
     Advice,
-    /// It was not tried.
+    /// The rule was not tested.
     Untried,
 }
 
-/// All that was found, in the order in which it was tried.
+/// The results in the order of the tests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Report {
-    pub findings: Vec<Finding>,
+    pub findings: Vec<RuleResult>,
 }
 
 impl Report {
     pub fn is_good(&self) -> bool {
-        self.findings.iter().all(|finding| finding.verdict != Kept::Violated)
+        self.findings.iter().all(|finding| finding.verdict != RuleVerdict::Violated)
     }
 
-    fn kept(&mut self, rule: &'static str, message: impl Into<String>) {
-        self.findings.push(Finding {
+    fn followed(&mut self, rule: &'static str, message: impl Into<String>) {
+        self.findings.push(RuleResult {
             rule,
-            verdict: Kept::Kept,
+            verdict: RuleVerdict::Followed,
             message: message.into(),
             remedy: None,
         });
     }
 
-    fn no(
+    fn add(
         &mut self,
         rule: &'static str,
-        verdict: Kept,
+        verdict: RuleVerdict,
         message: impl Into<String>,
         remedy: &'static str,
     ) {
-        self.findings.push(Finding {
+        self.findings.push(RuleResult {
             rule,
             verdict,
             message: message.into(),
@@ -84,14 +83,14 @@ impl Report {
     }
 
     fn violated(&mut self, rule: &'static str, message: impl Into<String>, remedy: &'static str) {
-        self.no(rule, Kept::Violated, message, remedy);
+        self.add(rule, RuleVerdict::Violated, message, remedy);
     }
 }
 
-const SEE: &str = "see docs/plugins.md for what each verb answers";
+const SEE: &str = "see docs/plugins.md for the answer of each verb";
 
-/// Tries a plug-in out. `there` are the actions that it will stand beside; `directory` is empty and
-/// is worked in; `input` is used instead of the plug-in's own example.
+/// Tests a plug-in. `there` are the existing actions; `directory` must be empty and is used as
+/// working directory; `input` replaces the example of the plug-in.
 pub fn check(
     path: &Path,
     isolation: &Arc<Isolation>,
@@ -106,7 +105,7 @@ pub fn check(
             report.violated(
                 "file",
                 error.to_string(),
-                "put a program of your own there that only you can write to",
+                "put a program there that only its owner can write to",
             );
             return report;
         }
@@ -114,11 +113,11 @@ pub fn check(
     if there.get(&program.name).is_some() {
         report.violated(
             "file",
-            format!("`{}` is an action of hoist, whose name no plug-in can take", program.name),
-            "rename the file, and in the description the action",
+            format!("`{}` is an action of hoist; a plug-in cannot have its name", program.name),
+            "rename the file and the action in its description",
         );
     } else {
-        report.kept("file", format!("it is the action `{}`", program.name));
+        report.followed("file", format!("the file is the action `{}`", program.name));
     }
     match introduce(&program) {
         Ok(said) => Trial { program, said, directory, report }.all(input),
@@ -144,10 +143,10 @@ impl Trial<'_> {
         self.pure_verbs();
         match input.or_else(|| self.said.example.clone()) {
             Some(input) => self.changes(&input),
-            None => self.report.no(
+            None => self.report.add(
                 "run",
-                Kept::Untried,
-                "run, verify and undo were not tried: there is no input to try them with",
+                RuleVerdict::Untried,
+                "run, verify and undo were not tested: no input is known",
                 "name one as `example` in the description, or with --input; paths in it are relative",
             ),
         }
@@ -156,8 +155,10 @@ impl Trial<'_> {
 
     fn description(&mut self) {
         let about = &self.said.about;
-        self.report
-            .kept("describe", format!("version {}, protocol {:?}", about.version, self.said.proto));
+        self.report.followed(
+            "describe",
+            format!("version {}, protocol {:?}", about.version, self.said.proto),
+        );
         if about.version.is_empty() {
             self.report.violated(
                 "describe.version",
@@ -167,45 +168,50 @@ impl Trial<'_> {
         }
         if about.about.is_empty() || about.about.contains('\n') {
             let message = "`about` is not one line";
-            self.report.no("describe.about", Kept::Advice, message, "say in one line what it does");
+            self.report.add(
+                "describe.about",
+                RuleVerdict::Advice,
+                message,
+                "describe the action in one line",
+            );
         }
         match introduce(&self.program) {
             Ok(again) if again == self.said => {
-                self.report.kept("describe.stable", "it says the same of itself each time");
+                self.report.followed("describe.stable", "the description is constant");
             }
             Ok(_) => self.report.violated(
                 "describe.stable",
-                "it says something else of itself the second time",
-                "answer describe with a constant: no clock, no chance, no look at the machine",
+                "the second description differs from the first",
+                "answer describe with a constant: no clock, no random values, no state of the machine",
             ),
             Err(error) => self.report.violated("describe.stable", error.to_string(), SEE),
         }
     }
 
-    /// What a newer hoist may ask, and what nobody should.
+    /// Requests of a newer hoist, and malformed ones.
     fn strange_requests(&mut self) {
         let newer = json!({"from_the_future": {"deep": [1, 2, 3]}});
         match self.program.ask(Verb::Describe.as_str(), newer, Terms::pure()) {
-            Ok(_) => self.report.kept("fields", "fields that it does not know are passed over"),
+            Ok(_) => self.report.followed("fields", "unknown fields of a request are ignored"),
             Err(error) => self.report.violated(
                 "fields",
                 error.to_string(),
-                "pass over fields of the request that you do not know",
+                "ignore unknown fields of the request",
             ),
         }
         match self.program.ask("from_the_future", Value::Null, Terms::pure()) {
             Err(PluginError::Unsupported { .. }) => {
-                self.report.kept("verbs", "a verb that it does not know is `unsupported`");
+                self.report.followed("verbs", "an unknown verb is `unsupported`");
             }
             other => self.report.violated(
                 "verbs",
-                format!("a verb that it does not know was answered with {}", outcome(&other)),
-                r#"answer {"t":"result","ok":false,"error":"unsupported"} and end with status 0"#,
+                format!("an unknown verb was answered with {}", outcome(&other)),
+                r#"answer {"t":"result","ok":false,"error":"unsupported"} and exit with status 0"#,
             ),
         }
     }
 
-    /// Inputs that cannot be meant.
+    /// Inputs that no action accepts.
     fn garbage(&mut self) {
         let large = "x".repeat(64 * 1024);
         let inputs = [
@@ -220,20 +226,19 @@ impl Trial<'_> {
         for (what, input) in inputs {
             match self.validate(&input) {
                 Ok(faults) if faults.is_empty() => {
-                    let message = format!("{what} is a valid input to it");
-                    let remedy =
-                        "say in validate what is wrong, also with fields that you do not know";
+                    let message = format!("validate accepts {what} as input");
+                    let remedy = "report every problem in validate, also unknown fields";
                     self.report.violated("validate", message, remedy);
                     return;
                 }
                 Ok(_) => {}
                 Err(PluginError::Unsupported { .. }) => {
-                    let message = "it has no validate: faults are found when it runs, not before";
-                    self.report.no(
+                    let message = "the plug-in has no validate: problems are found during the run, not before";
+                    self.report.add(
                         "validate",
-                        Kept::Advice,
+                        RuleVerdict::Advice,
                         message,
-                        "answer validate with what is wrong",
+                        "report the problem in validate",
                     );
                     return;
                 }
@@ -245,7 +250,7 @@ impl Trial<'_> {
                 }
             }
         }
-        self.report.kept("validate", "inputs that cannot be meant are refused");
+        self.report.followed("validate", "invalid inputs are refused");
     }
 
     fn validate(&self, input: &Value) -> Result<Vec<Diagnostic>, PluginError> {
@@ -263,7 +268,7 @@ impl Trial<'_> {
             Ok(Some(one)) => self.report.violated(
                 "contribute",
                 format!(
-                    "it asks for something in section `{}`, which it does not declare",
+                    "the plug-in contributes to section `{}`, which it does not declare",
                     one.section
                 ),
                 "name the section under `contributes` in the description",
@@ -277,17 +282,17 @@ impl Trial<'_> {
 
     fn answered(&mut self, rule: &'static str, said: Result<(), PluginError>) {
         match said {
-            Ok(()) => self.report.kept(rule, "answered"),
-            // An empty document may not be enough for it.
+            Ok(()) => self.report.followed(rule, "answered"),
+            // An empty document may not be enough for the plug-in.
             Err(PluginError::Said { reason, .. }) => {
-                self.report.kept(rule, format!("refused for an empty document: {reason}"));
+                self.report.followed(rule, format!("refused for an empty document: {reason}"));
             }
-            Err(PluginError::Unsupported { .. }) => self.report.kept(rule, "unsupported"),
+            Err(PluginError::Unsupported { .. }) => self.report.followed(rule, "unsupported"),
             Err(error) => self.report.violated(rule, error.to_string(), SEE),
         }
     }
 
-    /// Run, run again, verify and undo.
+    /// Run, second run, verify and undo.
     fn changes(&mut self, input: &Value) {
         match self.validate(input) {
             Ok(faults) if !faults.is_empty() => {
@@ -296,16 +301,17 @@ impl Trial<'_> {
                 self.report.violated("example", message, remedy);
                 return;
             }
-            // What else is wrong with validate has been told.
+            // Other problems of validate were reported before.
             _ => {}
         }
         let before = contents(self.directory);
         let can = |ability| self.said.about.can.contains(&ability);
-        let (verifies, undoes) = (can(Ability::Verify), can(Ability::Undo));
+        let verifies = can(Ability::Verify);
+        let undoes = can(Ability::Undo);
         let held_before = verifies.then(|| self.holds(input)).transpose();
         let receipt = match self.act(Verb::Run, input, Map::new()) {
             Ok(answer) => {
-                self.report.kept("run", "it ran with the example");
+                self.report.followed("run", "the example ran");
                 answer.get("receipt").cloned().unwrap_or_default()
             }
             Err(error) => {
@@ -320,10 +326,10 @@ impl Trial<'_> {
         match held_before {
             Ok(Some(held)) => self.again(input, held),
             Ok(None) => {
-                let message = "it cannot tell whether it is done: `verify` is not in `can`";
-                self.report.no(
+                let message = "the plug-in cannot verify its step: `verify` is not in `can`";
+                self.report.add(
                     "verify",
-                    Kept::Advice,
+                    RuleVerdict::Advice,
                     message,
                     "with verify, lost runs are resumed by themselves",
                 );
@@ -331,26 +337,35 @@ impl Trial<'_> {
             Err(error) => self.report.violated("verify", error.to_string(), SEE),
         }
         if undoes {
-            self.undo(input, receipt, &before);
+            if self.undo(input, receipt, &before) {
+                self.undo_without_receipt(input, &before);
+            }
         } else {
-            let message = "it cannot take back what it did: `undo` is not in `can`";
-            self.report.no("undo", Kept::Advice, message, "keep in the receipt what undo needs");
+            let message = "the plug-in has no undo: `undo` is not in `can`";
+            self.report.add(
+                "undo",
+                RuleVerdict::Advice,
+                message,
+                "put the data for undo into the receipt",
+            );
         }
     }
 
-    /// After the first run.
+    /// Tests verify and the second run, after the first run.
     fn again(&mut self, input: &Value, held_before: bool) {
         match self.holds(input) {
             Ok(true) if held_before => {
-                let message = "verify says that it is done before it ran, too";
+                let message = "verify reports the step as done even before the run";
                 let remedy =
-                    "look at the machine in verify, and use an example that has something to do";
-                self.report.no("verify", Kept::Advice, message, remedy);
+                    "check the machine in verify, and use an example that changes something";
+                self.report.add("verify", RuleVerdict::Advice, message, remedy);
             }
-            Ok(true) => self.report.kept("verify", "it is done after it ran and was not before"),
+            Ok(true) => {
+                self.report.followed("verify", "the step is done after the run and was not before");
+            }
             Ok(false) => {
-                let message = "verify says that it is not done, right after it ran";
-                self.report.violated("verify", message, "let verify look at what run makes");
+                let message = "verify reports the step as not done right after the run";
+                self.report.violated("verify", message, "let verify check the result of run");
                 return;
             }
             Err(error) => {
@@ -362,43 +377,91 @@ impl Trial<'_> {
         match self.act(Verb::Run, input, Map::new()) {
             Ok(answer) if contents(self.directory) != made => {
                 drop(answer);
-                let message = "the second run made something else of what the first one made";
-                self.report.violated("run.again", message, "let run do only what is not done yet");
+                let message = "the second run changed the result of the first one";
+                self.report.violated(
+                    "run.again",
+                    message,
+                    "let run skip changes that are already made",
+                );
             }
             Ok(answer) if answer.get("changed") != Some(&Value::Bool(false)) => {
-                let message = "the second run does not say that it changed nothing";
-                let remedy = r#"answer "changed":false when there was nothing to do"#;
+                let message = "the second run does not report `changed: false`";
+                let remedy = r#"answer "changed":false if there was nothing to change"#;
                 self.report.violated("run.again", message, remedy);
             }
-            Ok(_) => self.report.kept("run.again", "the second run changed nothing"),
+            Ok(_) => self.report.followed("run.again", "the second run changed nothing"),
             Err(error) => {
                 let message = format!("the second run failed: {error}");
-                self.report.violated("run.again", message, "let run do only what is not done yet");
+                self.report.violated(
+                    "run.again",
+                    message,
+                    "let run skip changes that are already made",
+                );
             }
         }
     }
 
-    fn undo(&mut self, input: &Value, receipt: Value, before: &BTreeMap<PathBuf, Vec<u8>>) {
+    /// Whether the undo restored the directory.
+    fn undo(&mut self, input: &Value, receipt: Value, before: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
         let fields = Map::from_iter([("receipt".to_owned(), receipt)]);
         let answer = match self.act(Verb::Undo, input, fields) {
             Ok(answer) => answer,
             Err(error) => {
                 self.report.violated("undo", error.to_string(), SEE);
-                return;
+                return false;
             }
         };
         if answer.get("undone") != Some(&Value::Bool(true)) {
             let remedy = r#"answer "undone":true, or do not name `undo` in `can`"#;
-            self.report.violated("undo", "it does not say that it took its change back", remedy);
+            self.report.violated(
+                "undo",
+                "the plug-in does not report that it undid its change",
+                remedy,
+            );
         } else if contents(self.directory) != *before {
-            let message = "the directory is not as it was before the run";
+            let message = "the directory differs from its state before the run";
             self.report.violated(
                 "undo",
                 message,
-                "restore all that run changed, with the help of the receipt",
+                "restore every change of run, with the help of the receipt",
             );
         } else {
-            self.report.kept("undo", "all is as it was before the run");
+            self.report.followed("undo", "the directory is the same as before the run");
+            return true;
+        }
+        false
+    }
+
+    /// Undoes another run as if it had been cut short: such an attempt has no receipt.
+    fn undo_without_receipt(&mut self, input: &Value, before: &BTreeMap<PathBuf, Vec<u8>>) {
+        const RULE: &str = "undo.no_receipt";
+        if let Err(error) = self.act(Verb::Run, input, Map::new()) {
+            let message = format!("the run after the undo failed: {error}");
+            self.report.violated("undo", message, "let undo remove every trace of run");
+            return;
+        }
+        let fields = Map::from_iter([("receipt".to_owned(), Value::Null)]);
+        match self.act(Verb::Undo, input, fields) {
+            Ok(answer) if answer.get("undone") != Some(&Value::Bool(true)) => {
+                self.report.followed(RULE, "the plug-in does not claim to undo a lost run");
+            }
+            Ok(_) if contents(self.directory) == *before => {
+                self.report.followed(RULE, "a lost run is undone completely");
+            }
+            Ok(_) => {
+                let message =
+                    "undo with `receipt: null` reports success, but the change is still there";
+                let remedy = r#"answer "undone":false unless certainly no change is left"#;
+                self.report.violated(RULE, message, remedy);
+            }
+            Err(PluginError::Said { reason, .. }) => {
+                self.report.followed(RULE, format!("refused: {reason}"));
+            }
+            Err(error) => {
+                let message = format!("undo with `receipt: null` failed: {error}");
+                let remedy = "runs that failed or were lost have no receipt; answer without it";
+                self.report.violated(RULE, message, remedy);
+            }
         }
     }
 
@@ -417,7 +480,7 @@ impl Trial<'_> {
         fields.insert("task".to_owned(), json!("check"));
         fields.insert("subject".to_owned(), json!(""));
         fields.insert("step".to_owned(), json!({"action": self.program.name, "input": input}));
-        // Secrets are named by the input; here each is as good as any other.
+        // The input names secrets; their values do not matter here.
         let named = input.get("secrets").and_then(Value::as_object).into_iter().flatten();
         let secrets = named.map(|(name, _)| (name.clone(), format!("secret of {name}")));
         let terms = Terms {
@@ -439,7 +502,7 @@ fn outcome(said: &Result<Map<String, Value>, PluginError>) -> String {
     }
 }
 
-/// Files by path, with the beginning of what is in them.
+/// Files by path, with the beginning of their content.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![directory.to_owned()];
@@ -448,11 +511,12 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             if found.len() >= MAX_FILES {
                 return found;
             }
-            let (path, kind) = (entry.path(), entry.file_type().ok());
+            let path = entry.path();
+            let kind = entry.file_type().ok();
             let mut bytes = Vec::new();
             if kind.is_some_and(|kind| kind.is_file()) {
                 let file = fs_err::File::open(&path).map(|file| file.take(MAX_COMPARED));
-                // What cannot be read is compared by its name.
+                // An unreadable file is compared by name only.
                 let _ = file.and_then(|mut file| file.read_to_end(&mut bytes));
             } else if kind.is_some_and(|kind| kind.is_dir()) {
                 open.push(path.clone());

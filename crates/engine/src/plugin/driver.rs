@@ -1,30 +1,34 @@
-//! Drivers of others: executables that make a document of an input that hoist does not know.
+//! Drivers: external executables that translate an input format into a document.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use hoist_diagnostic::Diagnostic;
 use serde_json::{Value, json};
 
-use super::{DRIVER_PREFIX, Isolation, Lent, PluginError, Program, Terms, Verb, introduce, kept};
-use crate::action::{Description, Diagnostic};
+use super::{
+    DRIVER_PREFIX, Isolation, LentDescriptor, PluginError, Program, Terms, Verb, introduce,
+    memory_file,
+};
+use crate::action::Description;
 
-/// The file `hoist-driver-NAME`, which said what it is.
+/// The file `hoist-driver-NAME`, described.
 #[derive(Debug, Clone)]
 pub struct Driver {
     program: Program,
     about: Description,
 }
 
-/// What it made of an input.
+/// The result of a translation.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Parsed {
+pub enum DriverResult {
     Document(Value),
-    /// It is none, and this is why.
+    /// The input is not valid, for these reasons.
     Faults(Vec<Diagnostic>),
 }
 
 impl Driver {
-    /// Asks the driver of this name in a directory what it is.
+    /// Opens the driver of this name in a directory and asks for its description.
     pub fn open(
         directory: &Path,
         name: &str,
@@ -40,22 +44,23 @@ impl Driver {
         &self.about
     }
 
-    /// Reads an input, which it gets by a descriptor; `options` say what the input does not.
-    pub fn parse(&self, input: &[u8], options: &Value) -> Result<Parsed, PluginError> {
+    /// Translates an input, which the driver reads from a descriptor. `options` add information
+    /// that the input lacks.
+    pub fn parse(&self, input: &[u8], options: &Value) -> Result<DriverResult, PluginError> {
         let at = || self.program.at(Verb::Parse);
-        let fd = kept(input).map_err(|source| PluginError::Start { at: at(), source })?;
-        let lent = vec![Lent { name: "input".to_owned(), fd, is_written: false }];
+        let fd = memory_file(input).map_err(|source| PluginError::Start { at: at(), source })?;
+        let lent = vec![LentDescriptor { name: "input".to_owned(), fd, is_written: false }];
         let terms = Terms { lent, ..Terms::pure() };
         let fields = json!({ "options": options });
         let mut answer = self.program.ask(Verb::Parse.as_str(), fields, terms)?;
         if let Some(document) = answer.remove("document") {
-            return Ok(Parsed::Document(document));
+            return Ok(DriverResult::Document(document));
         }
         let faults: Vec<Diagnostic> = self.program.field(Verb::Parse, &answer, "diagnostics")?;
         if faults.is_empty() {
-            let why = "there is no `document`, and no diagnostic says why".to_owned();
+            let why = "neither `document` nor a diagnostic is in the answer".to_owned();
             return Err(PluginError::WrongResult { at: at(), why });
         }
-        Ok(Parsed::Faults(faults))
+        Ok(DriverResult::Faults(faults))
     }
 }

@@ -1,11 +1,11 @@
-//! What a plug-in is kept away from, and what it is started through.
+//! Isolates plug-ins from the machine with namespaces.
 //!
-//! A plug-in has mounts, processes and a network of its own: it sees no devices but the harmless
-//! ones, reaches no network unless it declares that it does, cannot set the kernel (`/proc` and
-//! `/sys` are read-only), does not find what the controller keeps to itself, and nothing of it is left
-//! when it ends. While it is asked something that changes nothing, no file of the machine can be
-//! written. `unshare(1)` and `setpriv(1)` do that, because between fork and exec only unsafe code
-//! could. Where that is not permitted no plug-in is run, unless the operator says so.
+//! A plug-in has its own mounts, processes and network. It sees only harmless devices, reaches no
+//! network unless it declares the need, cannot change kernel settings (`/proc` and `/sys` are
+//! read-only), and does not see private files of the controller. No process of a plug-in survives
+//! its end. During requests that change nothing, the whole file system is read-only. `unshare(1)`
+//! and `setpriv(1)` do this, because between fork and exec only unsafe code could. Where namespaces
+//! are not permitted no plug-in runs, unless the operator configures it.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Write as _};
@@ -13,52 +13,57 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What an operator decided about plug-ins that cannot be isolated.
+/// The operator's decision about plug-ins that cannot be isolated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IsolationPolicy {
-    /// They are not run.
+    /// They are refused.
     #[default]
     Required,
-    /// All plug-ins are run as any other process of this user, also where more would be possible.
+    /// All plug-ins run as ordinary processes of this user, even where isolation is possible.
     None,
 }
 
-impl std::str::FromStr for IsolationPolicy {
-    type Err = String;
+/// The text is not an isolation policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the isolation must be `required` or `none`")]
+pub struct UnknownPolicy;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for IsolationPolicy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
         match text {
             "required" => Ok(Self::Required),
             "none" => Ok(Self::None),
-            _ => Err("it is `required` or `none`".to_owned()),
+            _ => Err(UnknownPolicy),
         }
     }
 }
 
-/// How plug-ins are run on this machine.
+/// How plug-ins run on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Isolation {
-    /// In namespaces of their own; with `user`, in one of users too, in which they seem to be root.
+    /// In namespaces of their own; with `user`, including a user namespace in which they appear as
+    /// root.
     Private { user: bool, hidden: Vec<PathBuf> },
-    /// As any other process, because the operator says so.
+    /// As ordinary processes, because the operator configured it.
     None { why: String },
-    /// Not at all: namespaces are not permitted, or a program for them is not installed.
+    /// Not at all: namespaces are not permitted, or a required program is not installed.
     Missing { why: String },
 }
 
-/// Process 1 of the namespaces: it makes the view that the plug-in has of the machine, runs the
-/// plug-in, and tells when something of it is left, which ends with this process. As process 1 a
-/// plug-in itself would not heed TERM.
+/// Process 1 of the namespaces. It sets up the mounts, runs the plug-in, and reports leftover
+/// processes, which end together with this process. A plug-in as process 1 would ignore TERM.
 ///
-/// Its arguments are a number, so many pairs of a word and a path as [`view`] gives them, and the
-/// program. Directories are hidden behind an empty file system, files behind `/dev/null`; `first` and
-/// `second` are directories that stay although something above them is hidden. Every mount that a plug-in
-/// could write through is made read-only: all of them if `writes` is `no`, else those by which the
-/// kernel is set, without the directories in `settable`. A mount point that leads to another mount is
-/// covered by that one, which has a line of its own.
+/// Arguments: a number, that many pairs of a word and a path (see [`view`]), and the program.
+/// Directories are hidden behind an empty file system, files behind `/dev/null`; `first` and
+/// `second` are directories that stay visible below hidden ones. If `writes` is `no`, every mount
+/// becomes read-only; otherwise the mounts with kernel settings do, except the directories in
+/// `settable`. A mount point that is covered by another mount is skipped, because the covering
+/// mount has its own line.
 ///
-/// Also as root a plug-in may do no more than files, programs and ports need: who may mount or make
-/// devices gets back what was taken away.
+/// A plug-in as root gets only the capabilities that files, programs and ports need: with the right
+/// to mount or to create devices it could undo the isolation.
 const INIT: &str = r#"
 fail() {
     echo "hoist: cannot isolate the plug-in: $1" >&2
@@ -151,37 +156,37 @@ done
 exit 124
 "#;
 
-/// Directories that a question which changes nothing finds empty, as [`INIT`] has them.
+/// Directories that appear empty during requests that change nothing; see [`INIT`].
 const EMPTY_WITHOUT_WRITES: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 
-/// What is started, and with what.
+/// The parameters of one start.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     pub(super) program: &'a Path,
-    /// Where it works.
+    /// The working directory.
     pub(super) directory: &'a Path,
-    /// From [`FIRST_FD`] on.
+    /// Numbered from [`FIRST_FD`].
     pub(super) descriptors: &'a [Descriptor],
     pub(super) network: bool,
-    /// Whether it may write to files of the machine.
+    /// Whether the plug-in may write to files of the machine.
     pub(super) writes: bool,
-    /// Directories below `/sys` in which it may write all the same.
+    /// Directories below `/sys` that stay writable.
     pub(super) settable: &'a [PathBuf],
-    /// Commands of a shell that come first.
+    /// Shell commands that run first.
     pub(super) limits: String,
 }
 
-/// With this status [`INIT`] says that processes were left.
+/// Exit status by which [`INIT`] reports leftover processes.
 pub(super) const LEFT_BEHIND: i32 = 124;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Descriptors that a plug-in can be given beside the three that every process has. POSIX shells
-/// know no number above 9.
+/// Descriptors that a plug-in can get in addition to the standard three. POSIX shells have no
+/// numbers above 9.
 pub(super) const FIRST_FD: u32 = 3;
 pub(super) const LAST_FD: u32 = 9;
 
-/// Something that a plug-in may read, or write to as well.
+/// A descriptor for reading, or for reading and writing.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) fd: OwnedFd,
@@ -189,13 +194,14 @@ pub(super) struct Descriptor {
 }
 
 impl Isolation {
-    /// What is possible here under this policy. `hidden` are files and directories that no plug-in
-    /// finds; of those, directories that a step works in, or that its program is in, stay.
+    /// The isolation that is possible on this machine under this policy. `hidden` are files and
+    /// directories that no plug-in sees, except the working directory of a step and the directory
+    /// of the program.
     pub fn find(policy: IsolationPolicy, hidden: impl IntoIterator<Item = PathBuf>) -> Self {
         if policy == IsolationPolicy::None {
-            return Self::None { why: "the operator says so (`none`)".to_owned() };
+            return Self::None { why: "disabled by the operator (`none`)".to_owned() };
         }
-        // What is not there yet, or not for us, is looked for under its own name.
+        // A path that cannot be resolved is hidden under its own name.
         let hidden = hidden.into_iter().map(|path| fs_err::canonicalize(&path).unwrap_or(path));
         let hidden: Vec<PathBuf> = hidden.filter(|path| path.is_absolute()).collect();
         let mut why = String::new();
@@ -209,7 +215,7 @@ impl Isolation {
         Self::Missing { why }
     }
 
-    /// Isolation as every plug-in must have it where nobody can decide otherwise.
+    /// The required isolation, for callers without a policy.
     pub fn required(hidden: impl IntoIterator<Item = PathBuf>) -> Self {
         Self::find(IsolationPolicy::Required, hidden)
     }
@@ -235,7 +241,7 @@ impl Isolation {
         let said = String::from_utf8_lossy(&ended.stderr);
         let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         Err(if said.is_empty() {
-            "unshare(1) failed without a word".to_owned()
+            "unshare(1) failed without a message".to_owned()
         } else {
             said.join("; ")
         })
@@ -243,15 +249,16 @@ impl Isolation {
 
     /// A command that runs the program with a clean environment.
     ///
-    /// The descriptors are opened anew by a shell, so that ours are never inheritable: another
-    /// thread may start a process at any moment.
+    /// A shell reopens the descriptors, so that ours are never inheritable: another thread may
+    /// start a process at any time.
     pub(super) fn command(&self, start: Start<'_>) -> Command {
         let Start { program, directory, descriptors, network, writes, settable, limits } = start;
-        // Of what is above it only its real path may stay.
+        // Only the canonical path may stay visible below hidden directories.
         let directory = &fs_err::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
         let mut opens = limits;
         for (number, ours) in (FIRST_FD..=LAST_FD).zip(descriptors) {
-            let (process, fd) = (std::process::id(), ours.fd.as_raw_fd());
+            let process = std::process::id();
+            let fd = ours.fd.as_raw_fd();
             let how = if ours.is_written { "<>" } else { "<" };
             write!(opens, "exec {number}{how}/proc/{process}/fd/{fd} || exit 125; ")
                 .expect("writing to a string");
@@ -261,7 +268,7 @@ impl Isolation {
         command.env_clear().env("PATH", PATH).env("LC_ALL", "C.UTF-8").env("HOME", "/");
         command.current_dir(directory);
         if let Self::Private { user, hidden } = self {
-            // Nothing of it outlives the thread that waits for it.
+            // No process of the plug-in may outlive the thread that waits for it.
             command.args(["setpriv", "--pdeathsig", "KILL", "unshare"]);
             let user: &[&str] = if *user { &["--user", "--map-root-user"] } else { &[] };
             let network: &[&str] = if network { &[] } else { &["--net"] };
@@ -270,7 +277,7 @@ impl Isolation {
             command.args(["/bin/sh", "-c", INIT, "hoist"]);
             command.env("directory", directory);
             command.env("writes", if writes { "yes" } else { "no" });
-            command.env("settable", in_words(settable));
+            command.env("settable", shell_words(settable));
             let view = view(hidden, program, directory, writes);
             for kept in ["first", "second"] {
                 let path = view.iter().find(|(word, _)| *word == kept).map(|(_, path)| path);
@@ -286,9 +293,9 @@ impl Isolation {
     }
 }
 
-/// Directories of sysfs, by their real paths, as words of a shell. One with a name that is no word
+/// Directories of sysfs, canonical, as words of a shell. A directory whose name is not a plain word
 /// stays read-only.
-fn in_words(settable: &[PathBuf]) -> String {
+fn shell_words(settable: &[PathBuf]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._:-,@+!".contains(c);
     let paths = settable.iter().filter_map(|path| fs_err::canonicalize(path).ok());
     let paths = paths.filter_map(|path| path.into_os_string().into_string().ok());
@@ -296,8 +303,8 @@ fn in_words(settable: &[PathBuf]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// What a plug-in sees otherwise than it is, the upper paths first. The directory of the program and
-/// the one it works in stay where something above them is hidden.
+/// The paths that a plug-in sees differently, parents first. The directory of the program and the
+/// working directory stay visible below hidden ones.
 fn view(
     hidden: &[PathBuf],
     program: &Path,
@@ -317,7 +324,7 @@ fn view(
             view.push((word, path));
         }
     }
-    // Nothing that is hidden comes back with what lies above it.
+    // A parent must be mounted before its children, so that no hidden path reappears.
     view.sort_by_key(|(_, path)| path.components().count());
     view
 }

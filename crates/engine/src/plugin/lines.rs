@@ -1,8 +1,8 @@
-//! Lines out of chunks, none longer than may be.
+//! Splits chunks into lines of bounded length.
 
 use std::mem;
 
-/// Bytes of which no end of line was seen yet.
+/// Collects the bytes of an incomplete line.
 #[derive(Debug)]
 pub(super) struct Lines {
     limit: usize,
@@ -10,11 +10,11 @@ pub(super) struct Lines {
     is_cut: bool,
 }
 
-/// Without its end.
+/// A line without its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) bytes: Vec<u8>,
-    /// It was longer; the rest is gone.
+    /// The line was longer; the rest was dropped.
     pub(super) is_cut: bool,
 }
 
@@ -36,7 +36,7 @@ impl Lines {
         lines
     }
 
-    /// What is left when nothing more comes.
+    /// The incomplete last line.
     pub(super) fn finish(&mut self) -> Option<Line> {
         (!self.kept.is_empty()).then(|| self.take())
     }
@@ -65,7 +65,7 @@ mod tests {
         all
     }
 
-    /// Bytes with many ends of line.
+    /// Bytes with many newlines.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![Just(b'\n'), Just(b'a'), any::<u8>()];
         proptest::collection::vec(byte, 0..200)
@@ -73,12 +73,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_the_bytes_came_makes_no_difference(bytes in bytes(), size in 1..40_usize, limit in 1..20_usize) {
+        fn lines_do_not_depend_on_chunking(bytes in bytes(), size in 1..40_usize, limit in 1..20_usize) {
             prop_assert_eq!(read(limit, bytes.chunks(size)), read(limit, [&bytes[..]]));
         }
 
         #[test]
-        fn nothing_is_longer_than_the_limit_and_nothing_short_is_lost(bytes in bytes(), limit in 1..20_usize) {
+        fn lines_are_cut_at_the_limit_and_none_is_lost(bytes in bytes(), limit in 1..20_usize) {
             let lines = read(limit, [&bytes[..]]);
             let mut plain: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
             if plain.last().is_some_and(|last| last.is_empty()) {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_at_the_limit_is_whole() {
+    fn line_at_the_limit_is_whole() {
         let line = |bytes: &[u8], is_cut| Line { bytes: bytes.to_vec(), is_cut };
         assert_eq!(
             read(3, [&b"abc\nabcd\nabcd"[..]]),

@@ -1,7 +1,7 @@
-//! One conversation with one process, which comes to an end whatever the process does.
+//! One exchange with one process, bounded in time.
 //!
-//! A single thread waits for everything at once: what the process takes and says, its end, the
-//! deadline, and whether it is still wanted. Nothing is waited for without a limit.
+//! A single thread waits for the pipes, the end of the process, the deadline and the cancellation
+//! at once. Every wait has a limit. The meaning of the output belongs to [`super::protocol`].
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,28 +17,28 @@ use super::protocol::{Fault, Talk};
 use crate::action::Cancel;
 use crate::execute::guard::without_core;
 
-/// Between TERM and KILL.
+/// Time between TERM and KILL.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// From the result, or from the end of standard output, to the end of the process; and from that to
-/// the end of its pipes.
+/// Time from the result, or from the end of standard output, to the end of the process; and from
+/// there to the end of its pipes.
 pub const LINGER: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether somebody wants the end.
+/// Interval at which cancellation is checked.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Why a process was ended, or is of no use.
+/// Why a process was ended, or its output is useless.
 #[derive(Debug)]
 pub(super) enum Trouble {
     System(io::Error),
     Fault(Fault),
     TimedOut,
     Cancelled,
-    /// It said all it had to say, and stays.
+    /// The process gave its result and does not end.
     Stays,
-    /// It closed its output without a result, and stays.
+    /// The process closed its output without a result and does not end.
     ClosedEarly,
-    /// It ended, and something else has its pipes.
+    /// The process ended, but another one holds its pipes.
     LeftBehind,
 }
 
@@ -54,14 +54,14 @@ impl From<Fault> for Trouble {
     }
 }
 
-/// How long a conversation may go on.
+/// The limits of an exchange.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Until<'a> {
     pub(super) deadline: Instant,
     pub(super) cancel: Option<&'a Cancel>,
 }
 
-/// Says one thing to a process, hears what it says, and sees its end.
+/// Sends one request to a process, takes its output and waits for its end.
 pub(super) fn converse(
     command: &mut Command,
     request: &[u8],
@@ -69,7 +69,7 @@ pub(super) fn converse(
     talk: &mut Talk<'_>,
 ) -> Result<ExitStatus, Trouble> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Everything in its group can be ended at once.
+    // The whole group can be signalled at once.
     let child = command.process_group(0).spawn()?;
     without_core(Pid::from_child(&child));
     let mut process = Process::new(child)?;
@@ -86,7 +86,7 @@ struct Process {
     stderr: Option<std::process::ChildStderr>,
 }
 
-/// What can be gone on with.
+/// The pipes that are ready.
 #[derive(Default)]
 struct Ready {
     stdin: bool,
@@ -110,11 +110,12 @@ impl Process {
         });
         match made {
             Ok(end) => {
-                let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+                let stdin = child.stdin.take();
+                let stdout = child.stdout.take();
                 Ok(Self { stdin, stdout, stderr: child.stderr.take(), child, end })
             }
             Err(error) => {
-                // It would go on with nobody to wait for it.
+                // The process must not go on unwatched.
                 let _ = kill_process_group(pid, Signal::KILL);
                 child.wait()?;
                 Err(error.into())
@@ -122,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Until the process and its pipes came to their end by themselves.
+    /// Follows the process until it and its pipes end by themselves.
     fn follow(
         &mut self,
         mut request: &[u8],
@@ -151,13 +152,13 @@ impl Process {
             let (ready, is_over) = self.wait(TICK, ended.is_none())?;
             if is_over {
                 ended.get_or_insert_with(Instant::now);
-                // Nobody is left to read it.
+                // No process is left to read the input.
                 self.stdin = None;
             }
             if ready.stdin {
                 self.feed(&mut request)?;
             }
-            // What it says before it is wrong may tell why.
+            // Standard error first: it may explain a fault in the output.
             if let Some(chunk) = ready.stderr.then(|| read(&mut self.stderr)).flatten() {
                 talk.on_err(&chunk)?;
             }
@@ -167,7 +168,7 @@ impl Process {
         }
     }
 
-    /// Also tells whether the process came to its end, if that is asked for.
+    /// Waits for the pipes, and with `for_end` also for the end of the process.
     fn wait(&self, longest: Duration, for_end: bool) -> io::Result<(Ready, bool)> {
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(4);
         let mut places = [None; 4];
@@ -192,7 +193,7 @@ impl Process {
         Ok((Ready { stdin: ready(0), stdout: ready(1), stderr: ready(2) }, ready(3)))
     }
 
-    /// Writes what the process takes. It may take none of it: that is its own affair.
+    /// Writes as much as the process takes. A process need not read its input.
     fn feed(&mut self, request: &mut &[u8]) -> io::Result<()> {
         let Some(stdin) = &mut self.stdin else { return Ok(()) };
         match stdin.write(request) {
@@ -207,9 +208,9 @@ impl Process {
         Ok(())
     }
 
-    /// Ends everything of the process that is left, and reaps it.
+    /// Ends the remaining processes and reaps the first one.
     fn end(mut self, is_over: bool) -> io::Result<ExitStatus> {
-        // Until it is reaped nobody else gets its number.
+        // The process id is reserved until it is reaped.
         let pid = Pid::from_child(&self.child);
         self.stdin = None;
         if !is_over {
@@ -218,13 +219,13 @@ impl Process {
         }
         signal(pid, Signal::KILL);
         let status = self.child.wait()?;
-        // They are closed by the last of its processes.
+        // The pipes close with the last process of the group.
         self.drain(Drain::UntilClosed, LINGER)?;
         Ok(status)
     }
 
-    /// Reads and drops what comes, because who waits for a reader cannot end: until the process
-    /// ended, or until its pipes are closed.
+    /// Discards output, because a process that waits for a reader cannot end. Stops at the end of
+    /// the process, or when its pipes are closed.
     fn drain(&mut self, what: Drain, longest: Duration) -> io::Result<()> {
         let until = Instant::now() + longest;
         let for_end = what == Drain::UntilEnd;
@@ -251,13 +252,13 @@ enum Drain {
     UntilClosed,
 }
 
-/// What there is to read: nothing yet, or a chunk, which is empty at the end.
+/// Reads once: `None` if nothing is available, an empty chunk at the end.
 fn read(from: &mut Option<impl Read>) -> Option<Vec<u8>> {
     let mut chunk = vec![0; 16 * 1024];
     match from.as_mut()?.read(&mut chunk) {
         Err(error) if is_not_yet(&error) => return None,
         Ok(count) if count > 0 => chunk.truncate(count),
-        // A pipe that cannot be read any more is one that came to its end.
+        // A pipe that cannot be read any more counts as closed.
         Ok(_) | Err(_) => {
             *from = None;
             chunk.clear();
@@ -271,6 +272,6 @@ fn is_not_yet(error: &io::Error) -> bool {
 }
 
 fn signal(group: Pid, signal: Signal) {
-    // It may be gone, or be somebody else's by now; both are no reason to wait less for its end.
+    // The group may be gone; the caller waits for its end anyway.
     let _ = kill_process_group(group, signal);
 }

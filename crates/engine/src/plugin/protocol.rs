@@ -1,7 +1,6 @@
-//! What is said between hoist and a plug-in, and what is no answer.
-//!
-//! One request goes in, lines of JSON come out, and the last of them is the result. [`Talk`] takes
-//! what comes as it comes and knows nothing of processes, clocks or pipes.
+//! The protocol between hoist and a plug-in: one request in, lines of JSON out, the last of which
+//! is the result. [`Talk`] parses the output as it arrives; processes, clocks and pipes do not
+//! belong here.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -11,25 +10,26 @@ use super::redact;
 use crate::action::{Output, Stream};
 use crate::execute::output::Redactions;
 
-/// The version of the protocol that is spoken here.
+/// The supported version of the protocol.
 pub const PROTO: u32 = 1;
 
-/// One line on standard output: the longest is a result with its receipt.
+/// Longest line on standard output: a result with its receipt.
 pub const MAX_LINE: usize = 256 * 1024;
 
-/// Lines on standard output: ten times a second for some hours.
+/// Most lines on standard output: ten per second for some hours.
 pub const MAX_LINES: usize = 100_000;
 
-/// Bytes on each of standard output and standard error.
+/// Most bytes on standard output, and on standard error.
 pub const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-/// What is kept of one line on standard error; the rest of it is left out.
+/// Bytes of a line on standard error that are kept; the rest is dropped.
 pub const MAX_ERROR_LINE: usize = 8 * 1024;
 
-/// Characters that are shown of a line.
+/// Characters of a line that a message quotes.
 const EXCERPT: usize = 200;
 
-/// What a plug-in is asked to do: the methods of [`Action`](crate::action::Action).
+/// The request: one of the methods of [`Action`](crate::action::Action) and
+/// [`Planner`](crate::action::Planner).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Describe,
@@ -39,7 +39,7 @@ pub enum Verb {
     Run,
     Verify,
     Undo,
-    /// Of a driver.
+    /// Only for drivers.
     Parse,
 }
 
@@ -74,40 +74,40 @@ enum Message {
     Result(Answer),
 }
 
-/// The result, as it was said.
+/// The result message.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Answer {
     pub(super) ok: bool,
     #[serde(default)]
     pub(super) error: Option<String>,
-    /// What belongs to the verb.
+    /// The fields of the verb.
     #[serde(flatten)]
     pub(super) rest: Map<String, Value>,
 }
 
-/// What is wrong with what a plug-in said.
+/// Why the output of a plug-in violates the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     #[error(
-        "line {line} of its output is not a message of the protocol ({why}): `{excerpt}`; print one JSON object a line with `t` `progress`, `log` or `result`, and everything else to standard error"
+        "line {line} of the output is not a message of the protocol ({why}): `{excerpt}`; print one JSON object a line with `t` `progress`, `log` or `result`, and everything else to standard error"
     )]
     NoMessage { line: usize, why: String, excerpt: String },
     #[error(
-        "line {line} of its output comes after the result; print the result once, as the last line"
+        "line {line} of the output comes after the result; print the result once, as the last line"
     )]
     AfterResult { line: usize },
     #[error(
-        "line {line} of its output is longer than {MAX_LINE} bytes; keep large things in files and name them in the receipt"
+        "line {line} of the output is longer than {MAX_LINE} bytes; store large data in files and name them in the receipt"
     )]
     LongLine { line: usize },
-    #[error("it printed more than {MAX_LINES} lines; report progress less often")]
+    #[error("the output has more than {MAX_LINES} lines; report progress less often")]
     Lines,
-    #[error("it printed more than {MAX_BYTES} bytes on {stream}; print less")]
+    #[error("{stream} has more than {MAX_BYTES} bytes; print less")]
     Flood { stream: &'static str },
 }
 
-/// What was said so far.
+/// The output so far.
 pub(super) struct Talk<'a> {
     out: Lines,
     err: Lines,
@@ -115,7 +115,7 @@ pub(super) struct Talk<'a> {
     out_bytes: usize,
     err_bytes: usize,
     answer: Option<Answer>,
-    /// The last line on standard error that says something.
+    /// The last line on standard error that is not empty.
     last_words: String,
     redactions: Redactions,
     output: Option<&'a mut dyn Output>,
@@ -140,12 +140,12 @@ impl<'a> Talk<'a> {
         self.answer.is_some()
     }
 
-    /// The answer, and the last words on standard error.
+    /// The answer, and the last line on standard error.
     pub(super) fn into_parts(self) -> (Option<Answer>, String) {
         (self.answer, self.last_words)
     }
 
-    /// Standard output. An empty chunk is its end.
+    /// Takes standard output. An empty chunk is its end.
     pub(super) fn on_out(&mut self, chunk: &[u8]) -> Result<(), Fault> {
         self.out_bytes += chunk.len();
         if self.out_bytes > MAX_BYTES {
@@ -156,7 +156,7 @@ impl<'a> Talk<'a> {
         lines.into_iter().chain(last).try_for_each(|line| self.on_line(&line))
     }
 
-    /// Standard error. An empty chunk is its end.
+    /// Takes standard error. An empty chunk is its end.
     pub(super) fn on_err(&mut self, chunk: &[u8]) -> Result<(), Fault> {
         self.err_bytes += chunk.len();
         if self.err_bytes > MAX_BYTES {
@@ -217,7 +217,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// The beginning of a line, as it can be shown anywhere.
+/// The beginning of a line, without control characters.
 fn excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut shown: String =
@@ -234,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of an output that arrives in chunks of this size.
+    /// The result of an output that arrives in chunks of this size.
     fn hear(bytes: &[u8], size: usize) -> Result<Option<Answer>, Fault> {
         let mut talk = Talk::new(Redactions::default(), None);
         for chunk in bytes.chunks(size) {
@@ -246,7 +246,7 @@ mod tests {
         Ok(talk.into_parts().0)
     }
 
-    /// Lines of which many are messages.
+    /// Lines, many of which are messages.
     fn output() -> impl Strategy<Value = Vec<u8>> {
         let line = prop_oneof![
             4 => Just(br#"{"t":"progress","done":1}"#.to_vec()),
@@ -259,12 +259,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_it_arrives_makes_no_difference(bytes in output(), size in 1..50_usize) {
+        fn parsing_does_not_depend_on_chunking(bytes in output(), size in 1..50_usize) {
             prop_assert_eq!(hear(&bytes, size), hear(&bytes, bytes.len().max(1)));
         }
 
         #[test]
-        fn an_answer_is_the_last_line_or_none(bytes in output()) {
+        fn answer_is_the_last_line_or_missing(bytes in output()) {
             if let Ok(Some(answer)) = hear(&bytes, 7) {
                 prop_assert!(answer.ok);
                 let last = bytes.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());

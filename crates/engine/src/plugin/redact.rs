@@ -1,10 +1,10 @@
-//! Secrets that a plug-in was given, taken out of what it answers.
+//! Removes secrets from the answers of a plug-in.
 
 use serde_json::{Map, Value};
 
 use crate::execute::output::Redactions;
 
-/// A line; of one that was cut, the end may be a part of a secret, and goes.
+/// Redacts a line. The end of a cut line may be the beginning of a secret, and is dropped.
 pub(super) fn line(redactions: &Redactions, bytes: &[u8], is_cut: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     redactions.take(&mut bytes.to_vec(), !is_cut, &mut out);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_gone_wherever_they_stand() {
+    fn secrets_are_redacted_everywhere() {
         let redactions = Redactions::default();
         redactions.add("hunter2");
         let of = json!({"a hunter2": ["hunter2", {"b": 7}]});
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_line_that_was_cut_no_beginning_of_a_secret_is_left() {
+    fn cut_line_keeps_no_beginning_of_a_secret() {
         let redactions = Redactions::default();
         redactions.add("hunter2");
         assert_eq!(line(&redactions, b"hunter2, password: hunte", true), b"[hidden], password: ");

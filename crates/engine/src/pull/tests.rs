@@ -3,22 +3,26 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use hoist_diagnostic::Diagnostic;
+use hoist_testkit::eventually;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::action::{
-    Action, Cancel, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Verdict,
+    Action, ApplyOutcome, Cancel, Catalog, Ctx, Description, Failure, Stream, Verdict,
 };
 use crate::drive::{self, Executor, Halt, Journal};
-use crate::execute::{NoSecrets, Outputs, Place, Start, attempt_id};
+use crate::execute::{BaseDirectory, NoSecrets, Outputs};
 use crate::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
-use crate::record::{End, FailureKind, Outcome, Record};
-use crate::run::{Effect, Event, Found, Run};
+use crate::program::ProgramStart;
+use crate::record::{End, FailureKind, Outcome, Record, attempt_id};
+use crate::run::{AttemptStatus, Effect, Event, Run};
 
 /// Counts how often each attempt was begun, and can run a command.
 #[derive(Default)]
@@ -33,20 +37,21 @@ impl Action for Count {
         Vec::new()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        *self.0.lock().unwrap().entry(ctx.attempt.to_owned()).or_default() += 1;
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
+        *self.0.lock().entry(ctx.attempt.to_owned()).or_default() += 1;
         ctx.output.line(Stream::Out, ctx.attempt.as_bytes());
         if let Some(script) = step.call.input["sh"].as_str() {
-            let ran = if let Some(begun) = ctx.programs.begun(ctx.attempt) {
-                begun.follow(ctx.deadline, ctx.cancel, ctx.output)
+            let ran = if let Some(program) = ctx.programs.earlier(ctx.attempt) {
+                program.follow(ctx.deadline, ctx.cancel, ctx.output)
             } else {
                 let argv = ["/bin/sh", "-c", script].map(std::ffi::OsString::from).to_vec();
                 let marks =
                     ctx.programs.marks(ctx.attempt).map(|(name, value)| (name.into(), value));
                 let env = std::env::vars_os().chain(marks).collect();
                 let directory = std::env::current_dir().unwrap();
-                let start = Start { argv, directory, env };
-                let (deadline, cancel) = (ctx.deadline, ctx.cancel);
+                let start = ProgramStart { argv, directory, env };
+                let deadline = ctx.deadline;
+                let cancel = ctx.cancel;
                 let ran = ctx.programs.run(ctx.attempt, start, deadline, cancel, ctx.output);
                 Ok(ran.expect("a shell"))
             };
@@ -54,7 +59,7 @@ impl Action for Count {
                 return Err(Failure { kind: FailureKind::Exit, reason });
             }
         }
-        Ok(Done { changed: true, receipt: json!(ctx.attempt) })
+        Ok(ApplyOutcome { changed: true, receipt: json!(ctx.attempt) })
     }
 
     fn is_programs(&self, _: &Value) -> bool {
@@ -72,9 +77,9 @@ fn setup(dir: &Path, count: &Arc<Count>) -> WorkerSetup {
     WorkerSetup {
         catalog,
         secrets: Arc::new(NoSecrets),
-        place: Place::Machine,
+        base: BaseDirectory::Machine,
         dir: dir.to_owned(),
-        keeper: None,
+        supervisor: None,
     }
 }
 
@@ -105,18 +110,18 @@ fn clock() -> u64 {
     u64::try_from(std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_millis()).expect("a time")
 }
 
-/// Drives a run in a thread of its own; its journal comes back with how it went.
-fn driven(
-    desk: &Arc<Desk>,
+/// Drives a run in a thread of its own, which returns the end of the run and its journal.
+fn drive_run(
+    dispatcher: &Arc<Dispatcher>,
     plan: &Arc<Plan>,
     outputs: Outputs,
 ) -> (Sender<Event>, std::thread::JoinHandle<(Halt, Vec<Record>)>) {
     let (send, events) = channel();
-    let mut executor = desk.open("r", send.clone(), outputs, plan, BTreeMap::new());
-    desk.complete();
+    let mut executor = dispatcher.open("r", send.clone(), outputs, plan, BTreeMap::new());
+    dispatcher.complete();
     let plan = Arc::clone(plan);
     let thread = std::thread::spawn(move || {
-        let mut journal = executor.kept(&plan, Vec::new());
+        let mut journal = executor.wrap_journal(&plan, Vec::new());
         drive::begin(&plan, &mut journal, 0).unwrap();
         let mut run = Run::new(Arc::clone(&plan));
         let halt = drive::drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
@@ -125,22 +130,22 @@ fn driven(
     (send, thread)
 }
 
-/// What happens to a message.
+/// The fate of a message.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Arrives,
     ReportLost,
     OrdersLost,
     Twice,
-    /// An older report arrives after this one.
+    /// The report arrives, and after it an older report.
     OldReport,
-    /// An older answer comes instead of this one.
+    /// The report arrives; an older answer comes back in place of the new one.
     OldOrders,
     Restart,
 }
 
 struct Chaos {
-    desk: Arc<Desk>,
+    dispatcher: Arc<Dispatcher>,
     machine: String,
     fates: VecDeque<Fate>,
     reports: Vec<Report>,
@@ -149,10 +154,11 @@ struct Chaos {
 
 impl Transport for Chaos {
     fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
-        // As bytes, as it travels.
+        // Through JSON, as on the wire.
         let report: Report = serde_json::from_slice(&serde_json::to_vec(report).unwrap()).unwrap();
         self.reports.push(report.clone());
-        let arrives = |report: &Report| self.desk.exchange(&self.machine, report, Instant::now());
+        let arrives =
+            |report: &Report| self.dispatcher.exchange(&self.machine, report, Instant::now());
         let lost = || Err(Unreachable("lost".to_owned()));
         let orders = match self.fates.pop_front().unwrap_or(Fate::Arrives) {
             Fate::Arrives | Fate::Restart => arrives(&report),
@@ -198,19 +204,19 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn whatever_happens_to_messages_each_attempt_is_begun_once_and_heard_of(fates in fates()) {
+    fn attempt_begins_once_whatever_happens_to_messages(fates in fates()) {
         let dir = tempfile::tempdir().unwrap();
         let count = Arc::new(Count::default());
-        let desk = Desk::new(LOST_AFTER, |_| {});
+        let dispatcher = Dispatcher::new(LOST_AFTER, |_| {});
         let plan = plan(9, 1, Repeat::Never, &Value::Null);
-        let (_send, run) = driven(&desk, &plan, Outputs::in_dir(dir.path().join("output")));
+        let (_send, run) = drive_run(&dispatcher, &plan, Outputs::in_dir(dir.path().join("output")));
         let restarts: Vec<bool> = fates.iter().map(|fate| matches!(fate, Fate::Restart)).collect();
-        let mut chaos = Chaos { desk: Arc::clone(&desk), machine: machine(0), fates: fates.into(), reports: Vec::new(), answers: Vec::new() };
+        let mut chaos = Chaos { dispatcher: Arc::clone(&dispatcher), machine: machine(0), fates: fates.into(), reports: Vec::new(), answers: Vec::new() };
         let mut worker = Worker::new(setup(&dir.path().join("node"), &count)).unwrap();
         let mut turns = 0;
         let until = Instant::now() + Duration::from_mins(1);
         while !run.is_finished() {
-            prop_assert!(Instant::now() < until, "it does not come to its end");
+            prop_assert!(Instant::now() < until, "the run does not end");
             let _ = worker.exchange(&mut chaos);
             while worker.is_busy() {
                 std::thread::yield_now();
@@ -223,10 +229,10 @@ proptest! {
         }
         let (halt, journal) = run.join().unwrap();
         prop_assert_eq!(halt, Halt::Finished(Outcome::Succeeded), "{:?}", journal);
-        let counted = count.0.lock().unwrap().clone();
+        let counted = count.0.lock().clone();
         prop_assert_eq!(counted.len(), 9);
         prop_assert!(counted.values().all(|times| *times == 1), "{:?}", counted);
-        // When all is kept, the machine keeps nothing.
+        // Once everything is recorded, the machine keeps nothing.
         chaos.fates.clear();
         for _ in 0..2 {
             worker.exchange(&mut chaos).unwrap();
@@ -237,10 +243,10 @@ proptest! {
     }
 }
 
-/// A desk with one run whose events are looked at one by one.
+/// A dispatcher with one run, whose events the test checks one by one.
 struct Table {
-    desk: Arc<Desk>,
-    run: DeskRun,
+    dispatcher: Arc<Dispatcher>,
+    run: DispatcherRun,
     plan: Arc<Plan>,
     events: Receiver<Event>,
     began: Instant,
@@ -251,18 +257,19 @@ const START: Effect = Effect::Start { step: STEP, attempt: 1 };
 
 impl Table {
     fn new() -> Self {
-        let desk = Desk::new(LOST_AFTER, |_| {});
+        let dispatcher = Dispatcher::new(LOST_AFTER, |_| {});
         let (send, events) = channel();
         let plan = plan(2, 1, Repeat::Safe, &Value::Null);
-        let run = desk.open("r", send, Outputs::none(), &plan, BTreeMap::new());
-        Self { desk, run, plan, events, began: Instant::now() }
+        let run = dispatcher.open("r", send, Outputs::none(), &plan, BTreeMap::new());
+        Self { dispatcher, run, plan, events, began: Instant::now() }
     }
 
-    /// The run is read back, with these attempts under way, each with whom it was given to.
+    /// Reopens the run after a restart, with these attempts begun, each with the memory it was
+    /// handed out to.
     fn open_again(&mut self, begun: &[((StepId, u32), Option<&str>)]) {
         let (send, events) = channel();
         let begun = begun.iter().map(|(id, to)| (*id, to.map(str::to_owned))).collect();
-        self.run = self.desk.open("r", send, Outputs::none(), &self.plan, begun);
+        self.run = self.dispatcher.open("r", send, Outputs::none(), &self.plan, begun);
         self.events = events;
     }
 
@@ -271,23 +278,23 @@ impl Table {
     }
 
     fn say(&self, report: &Report) -> Orders {
-        self.desk.exchange("n0", report, self.began)
+        self.dispatcher.exchange("n0", report, self.began)
     }
 
     fn heard(&self) -> Vec<Event> {
         self.events.try_iter().collect()
     }
 
-    /// The journal has whom it is given to, as far as that was said.
+    /// Records every `Given` event in the journal.
     fn keep_given(&self) {
-        let mut journal = self.run.kept(&self.plan, Vec::new());
+        let mut journal = self.run.wrap_journal(&self.plan, Vec::new());
         for event in self.heard() {
             let Event::Given { step, attempt, to } = event else { panic!("{event:?}") };
             journal.append(&[Record::Given { step, attempt, to, at: 0 }]).unwrap();
         }
     }
 
-    /// What is given to the machine that comes with nothing.
+    /// The orders for a machine that reports no work, after the journal has the `Given` records.
     fn give(&self, number: u64) -> Orders {
         let orders = self.say(&report(number));
         assert!(orders.jobs.is_empty(), "no journal has it: {orders:?}");
@@ -304,20 +311,20 @@ fn id() -> WorkId {
     WorkId(attempt_id("r", STEP, 1))
 }
 
-fn done() -> Came {
-    Came::Ran { end: End::Done { changed: true, receipt: Value::Null } }
+fn done() -> JobOutcome {
+    JobOutcome::Ran { end: End::Done { changed: true, receipt: Value::Null } }
 }
 
 fn result() -> WorkResult {
-    WorkResult { id: id(), came: done(), output: None }
+    WorkResult { id: id(), outcome: done(), output: None }
 }
 
-fn found(found: Found) -> Event {
+fn found(found: AttemptStatus) -> Event {
     Event::Found { step: STEP, attempt: 1, found }
 }
 
 #[test]
-fn a_result_is_kept_by_the_machine_until_the_journal_has_it() {
+fn result_stays_on_the_machine_until_recorded() {
     let mut table = Table::new();
     table.act(START);
     assert_eq!(table.give(1).jobs.len(), 1);
@@ -327,8 +334,8 @@ fn a_result_is_kept_by_the_machine_until_the_journal_has_it() {
     assert_eq!(table.heard(), [done().event(STEP, 1)]);
     assert!(table.say(&ended(4)).acknowledged.is_empty());
     assert_eq!(table.heard(), [], "it is told once");
-    let mut journal = table.run.kept(&table.plan, Vec::new());
-    let Came::Ran { end } = done() else { unreachable!() };
+    let mut journal = table.run.wrap_journal(&table.plan, Vec::new());
+    let JobOutcome::Ran { end } = done() else { unreachable!() };
     journal.append(&[Record::Ran { step: STEP, attempt: 1, end, at: 0 }]).unwrap();
     assert_eq!(table.say(&ended(5)).acknowledged, [id()]);
     assert_eq!(table.say(&ended(6)).acknowledged, [id()], "the answer may have been lost");
@@ -336,27 +343,27 @@ fn a_result_is_kept_by_the_machine_until_the_journal_has_it() {
 }
 
 #[test]
-fn a_result_that_a_run_could_not_keep_is_told_again_when_it_asks() {
+fn unrecorded_result_is_reported_again_on_ask() {
     let mut table = Table::new();
     table.act(START);
     table.give(1);
     let ended = |number| Report { results: vec![result()], ..report(number) };
     table.say(&ended(2));
-    // Its journal was broken, and it was read back since.
+    // The journal broke, and the run was read back.
     table.open_again(&[]);
     assert!(table.say(&ended(3)).acknowledged.is_empty());
     table.act(Effect::Ask { step: STEP, attempt: 1 });
     table.say(&ended(4));
-    let Came::Ran { end } = done() else { unreachable!() };
-    assert_eq!(table.heard(), [found(Found::Ended(end))]);
+    let JobOutcome::Ran { end } = done() else { unreachable!() };
+    assert_eq!(table.heard(), [found(AttemptStatus::Ended(end))]);
 }
 
 #[test]
-fn what_a_machine_says_before_a_run_that_was_read_back_asks_is_neither_lost_nor_ended() {
-    let Came::Ran { end } = done() else { unreachable!() };
+fn report_before_the_reopened_run_asks_is_not_lost() {
+    let JobOutcome::Ran { end } = done() else { unreachable!() };
     let ask = Effect::Ask { step: STEP, attempt: 1 };
     let mut table = Table::new();
-    table.desk.complete();
+    table.dispatcher.complete();
     table.open_again(&[((STEP, 1), Some("m"))]);
     let running = Report { running: vec![id()], ..report(1) };
     assert!(table.say(&running).is_empty(), "it is not ended");
@@ -365,30 +372,30 @@ fn what_a_machine_says_before_a_run_that_was_read_back_asks_is_neither_lost_nor_
     table.act(ask);
     assert!(table.say(&ended(3)).is_empty());
     let ran = done().event(STEP, 1);
-    assert_eq!(table.heard(), [found(Found::Running), ran], "once");
-    let mut journal = table.run.kept(&table.plan, Vec::new());
+    assert_eq!(table.heard(), [found(AttemptStatus::Running), ran], "once");
+    let mut journal = table.run.wrap_journal(&table.plan, Vec::new());
     let record = Record::Ran { step: STEP, attempt: 1, end: end.clone(), at: 0 };
     journal.append(&[record]).unwrap();
     assert_eq!(table.say(&ended(4)).acknowledged, [id()]);
-    // It said it all to somebody whose journal broke.
+    // The machine reports to a run whose journal then breaks.
     let mut table = Table::new();
     table.open_again(&[((STEP, 1), Some("m"))]);
     table.say(&ended(1));
     table.open_again(&[((STEP, 1), Some("m"))]);
     table.say(&ended(2));
-    assert_eq!(table.heard(), [found(Found::Ended(end))]);
+    assert_eq!(table.heard(), [found(AttemptStatus::Ended(end))]);
 }
 
 #[test]
-fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_comes_back() {
+fn silent_machine_is_lost_and_its_work_killed_on_return() {
     let mut table = Table::new();
     table.act(START);
     table.give(1);
     table.say(&Report { running: vec![id()], ..report(2) });
-    table.desk.tick(table.began + LOST_AFTER.saturating_sub(Duration::from_secs(1)));
+    table.dispatcher.tick(table.began + LOST_AFTER.saturating_sub(Duration::from_secs(1)));
     assert_eq!(table.heard(), []);
-    table.desk.tick(table.began + LOST_AFTER + Duration::from_secs(1));
-    assert_eq!(table.heard(), [found(Found::Gone)]);
+    table.dispatcher.tick(table.began + LOST_AFTER + Duration::from_secs(1));
+    assert_eq!(table.heard(), [found(AttemptStatus::Gone)]);
     let orders = table.say(&Report { running: vec![id()], ..report(3) });
     assert_eq!(orders.kill, [id()]);
     let orders = table.say(&Report { results: vec![result()], ..report(4) });
@@ -396,7 +403,7 @@ fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_come
 }
 
 #[test]
-fn directory_of_a_worker_is_closed_to_others() {
+fn worker_directory_is_private() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("new/node");
@@ -416,7 +423,7 @@ fn two_workers_do_not_share_a_directory() {
 }
 
 #[test]
-fn a_machine_that_is_told_again_what_it_has_forgotten_says_that_it_is_lost() {
+fn repeated_order_for_acknowledged_work_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let count = Arc::new(Count::default());
     let mut worker = Worker::new(setup(dir.path(), &count)).unwrap();
@@ -437,25 +444,25 @@ fn a_machine_that_is_told_again_what_it_has_forgotten_says_that_it_is_lost() {
     assert_eq!((said.results.len(), said.lost), (0, vec![id()]));
     worker.obey(acknowledged());
     assert_eq!(worker.report().lost, []);
-    assert_eq!(count.0.lock().unwrap()["r/1/1"], 1);
+    assert_eq!(count.0.lock()["r/1/1"], 1);
 }
 
 #[test]
-fn a_machine_that_never_came_has_begun_nothing() {
+fn work_on_a_silent_machine_never_began() {
     let mut table = Table::new();
     table.act(START);
     table.act(Effect::Verify { step: StepId(0), attempt: 1 });
-    table.desk.tick(Instant::now() + LOST_AFTER);
+    table.dispatcher.tick(Instant::now() + LOST_AFTER);
     let said = table.heard();
     let failed = said.iter().any(|event| {
-        matches!(event, Event::Ran { end: End::NotBegun { reason: Some(reason) }, .. } if reason == "`n0` has not been heard of for 600 s")
+        matches!(event, Event::Ran { end: End::NotBegun { reason: Some(reason) }, .. } if reason == "`n0` has not reported for 600 s")
     });
     assert!(failed && said.len() == 2, "{said:?}");
     assert!(table.say(&report(1)).jobs.is_empty(), "and does not begin it any more");
 }
 
 #[test]
-fn what_an_earlier_controller_told_is_asked_after() {
+fn work_of_an_earlier_controller_is_asked_about() {
     let asked = |report: Report| {
         let mut table = Table::new();
         table.open_again(&[((STEP, 1), Some("m"))]);
@@ -463,23 +470,26 @@ fn what_an_earlier_controller_told_is_asked_after() {
         table.say(&report);
         table.heard()
     };
-    assert_eq!(asked(report(1)), [found(Found::Never)]);
-    assert_eq!(asked(Report { running: vec![id()], ..report(1) }), [found(Found::Running)]);
-    let Came::Ran { end } = done() else { unreachable!() };
-    assert_eq!(asked(Report { results: vec![result()], ..report(1) }), [found(Found::Ended(end))]);
-    assert_eq!(asked(Report { lost: vec![id()], ..report(1) }), [found(Found::Gone)]);
-    // A machine that was made anew since knows nothing.
+    assert_eq!(asked(report(1)), [found(AttemptStatus::Never)]);
+    assert_eq!(asked(Report { running: vec![id()], ..report(1) }), [found(AttemptStatus::Running)]);
+    let JobOutcome::Ran { end } = done() else { unreachable!() };
+    assert_eq!(
+        asked(Report { results: vec![result()], ..report(1) }),
+        [found(AttemptStatus::Ended(end))]
+    );
+    assert_eq!(asked(Report { lost: vec![id()], ..report(1) }), [found(AttemptStatus::Gone)]);
+    // A reinstalled machine has no memory of the attempt.
     let anew = Report { memory: "another".to_owned(), ..report(1) };
-    assert_eq!(asked(anew), [found(Found::Gone)]);
+    assert_eq!(asked(anew), [found(AttemptStatus::Gone)]);
 }
 
 #[test]
-fn what_no_journal_says_was_given_has_not_begun_whoever_comes_and_whenever() {
+fn work_without_a_given_record_never_began() {
     for memory in ["m", "another"] {
         let mut table = Table::new();
         table.open_again(&[((STEP, 1), None)]);
         table.act(Effect::Ask { step: STEP, attempt: 1 });
-        assert_eq!(table.heard(), [found(Found::Never)], "nobody has to come first");
+        assert_eq!(table.heard(), [found(AttemptStatus::Never)], "no report is needed");
         table.act(START);
         let comes = Report { memory: memory.to_owned(), ..report(1) };
         assert!(table.say(&comes).jobs.is_empty(), "no journal has it");
@@ -489,14 +499,14 @@ fn what_no_journal_says_was_given_has_not_begun_whoever_comes_and_whenever() {
 }
 
 #[test]
-fn what_was_given_to_a_machine_that_has_forgotten_it_is_not_given_to_it_again() {
+fn work_given_to_a_lost_memory_is_not_given_again() {
     let mut table = Table::new();
     table.act(START);
     assert_eq!(table.give(1).jobs.len(), 1);
     let anew = Report { memory: "another".to_owned(), ..report(1) };
     assert!(table.say(&anew).jobs.is_empty(), "the other one may have begun it");
-    assert_eq!(table.heard(), [found(Found::Gone)]);
-    // What was only about to be given is given to the new one.
+    assert_eq!(table.heard(), [found(AttemptStatus::Gone)]);
+    // Work that was only offered goes to the new memory.
     let mut table = Table::new();
     table.act(START);
     table.say(&report(1));
@@ -506,16 +516,16 @@ fn what_was_given_to_a_machine_that_has_forgotten_it_is_not_given_to_it_again() 
 }
 
 #[test]
-fn what_a_broken_journal_was_to_say_is_said_again() {
+fn offer_lost_with_its_journal_is_repeated() {
     let mut table = Table::new();
     table.act(START);
     table.say(&report(1));
-    // What was said to the journal is lost with it.
+    // The event is lost together with the journal.
     table.open_again(&[((STEP, 1), None)]);
-    assert_eq!(table.heard(), [found(Found::Never)]);
+    assert_eq!(table.heard(), [found(AttemptStatus::Never)]);
     table.act(START);
     assert_eq!(table.give(2).jobs.len(), 1);
-    // Or it had it just before it broke.
+    // The journal got the record just before it broke.
     let mut table = Table::new();
     table.act(START);
     table.say(&report(1));
@@ -524,7 +534,7 @@ fn what_a_broken_journal_was_to_say_is_said_again() {
 }
 
 #[test]
-fn a_machine_whose_memory_no_journal_has_room_for_is_not_listened_to() {
+fn report_with_too_long_memory_is_ignored() {
     let mut table = Table::new();
     table.act(START);
     let named = |length| Report { memory: "m".repeat(length), ..report(1) };
@@ -535,19 +545,19 @@ fn a_machine_whose_memory_no_journal_has_room_for_is_not_listened_to() {
 }
 
 #[test]
-fn a_machine_that_lost_what_it_knew_has_lost_what_it_did() {
+fn machine_with_new_memory_has_lost_its_work() {
     let mut table = Table::new();
     table.act(START);
     table.give(1);
     table.say(&Report { running: vec![id()], ..report(2) });
     table.say(&Report { memory: "another".to_owned(), ..report(1) });
-    assert_eq!(table.heard(), [found(Found::Gone)]);
-    // Of the old one nothing is believed any more.
+    assert_eq!(table.heard(), [found(AttemptStatus::Gone)]);
+    // Reports of the old memory are ignored.
     assert!(table.say(&Report { running: vec![id()], ..report(3) }).is_empty());
 }
 
 #[test]
-fn what_was_not_given_yet_is_not_given_after_a_stop() {
+fn stopped_work_is_not_handed_out() {
     let mut table = Table::new();
     table.act(START);
     table.act(Effect::Kill { step: STEP, attempt: 1 });
@@ -563,52 +573,52 @@ fn what_was_not_given_yet_is_not_given_after_a_stop() {
 }
 
 #[test]
-fn what_belongs_to_nobody_is_dropped_when_all_runs_are_known() {
+fn work_of_unknown_runs_is_dropped_once_complete() {
     let table = Table::new();
     let foreign = WorkId("other/1/1".to_owned());
     let holds = |number| Report {
         running: vec![WorkId("other/2/1".to_owned())],
-        results: vec![WorkResult { id: foreign.clone(), came: done(), output: None }],
+        results: vec![WorkResult { id: foreign.clone(), outcome: done(), output: None }],
         ..report(number)
     };
     assert!(table.say(&holds(1)).is_empty(), "its run may be read back yet");
-    table.desk.complete();
+    table.dispatcher.complete();
     let orders = table.say(&holds(2));
     assert_eq!((orders.acknowledged, orders.kill.len()), (vec![foreign], 1));
 }
 
 #[test]
-fn what_belongs_to_a_run_elsewhere_is_kept_until_it_is_nowhere() {
+fn work_of_a_run_elsewhere_is_kept_until_disowned() {
     let table = Table::new();
     let foreign = WorkId("other/1/1".to_owned());
     let holds = |number| Report {
         running: vec![WorkId("another/2/1".to_owned())],
-        results: vec![WorkResult { id: foreign.clone(), came: done(), output: None }],
+        results: vec![WorkResult { id: foreign.clone(), outcome: done(), output: None }],
         ..report(number)
     };
     assert!(table.say(&holds(1)).is_empty());
-    let strangers = table.desk.strangers();
-    assert_eq!(strangers, BTreeSet::from(["another".to_owned(), "other".to_owned()]));
-    assert!(table.desk.strangers().is_empty());
-    table.desk.disown(BTreeSet::from(["other".to_owned()]));
+    let unknown_runs = table.dispatcher.unknown_runs();
+    assert_eq!(unknown_runs, BTreeSet::from(["another".to_owned(), "other".to_owned()]));
+    assert!(table.dispatcher.unknown_runs().is_empty());
+    table.dispatcher.disown(BTreeSet::from(["other".to_owned()]));
     let orders = table.say(&holds(2));
     assert_eq!((orders.acknowledged, orders.kill), (vec![foreign], vec![]));
-    assert_eq!(table.desk.strangers(), BTreeSet::from(["another".to_owned()]));
+    assert_eq!(table.dispatcher.unknown_runs(), BTreeSet::from(["another".to_owned()]));
 }
 
 #[test]
-fn a_machine_is_not_given_too_much_at_once() {
+fn machine_gets_a_bounded_number_of_jobs() {
     let (send, events) = channel();
-    let desk = Desk::new(LOST_AFTER, |_| {});
+    let dispatcher = Dispatcher::new(LOST_AFTER, |_| {});
     let count = u32::try_from(MAX_JOBS).unwrap() + 1;
     let plan = plan(count, 1, Repeat::Safe, &Value::Null);
-    let mut run = desk.open("r", send, Outputs::none(), &plan, BTreeMap::new());
+    let mut run = dispatcher.open("r", send, Outputs::none(), &plan, BTreeMap::new());
     for step in 0..count {
         run.act(&plan, Effect::Start { step: StepId(step), attempt: 1 });
     }
-    let mut journal = run.kept(&plan, Vec::new());
+    let mut journal = run.wrap_journal(&plan, Vec::new());
     for _ in 0..2 {
-        assert!(desk.exchange("n0", &report(1), Instant::now()).jobs.is_empty());
+        assert!(dispatcher.exchange("n0", &report(1), Instant::now()).jobs.is_empty());
     }
     let given: Vec<Event> = events.try_iter().collect();
     assert_eq!(given.len(), MAX_JOBS, "nor is it promised");
@@ -616,18 +626,18 @@ fn a_machine_is_not_given_too_much_at_once() {
         let Event::Given { step, attempt, to } = event else { panic!("{event:?}") };
         journal.append(&[Record::Given { step, attempt, to, at: 0 }]).unwrap();
     }
-    assert_eq!(desk.exchange("n0", &report(1), Instant::now()).jobs.len(), MAX_JOBS);
+    assert_eq!(dispatcher.exchange("n0", &report(1), Instant::now()).jobs.len(), MAX_JOBS);
 }
 
 #[test]
-fn much_output_loses_its_middle_on_the_way() {
+fn large_output_loses_its_middle() {
     let mut noise = Vec::new();
     let mut seed = 7_u64;
     while noise.len() < 3 * MAX_OUTPUT {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         noise.extend_from_slice(&seed.to_le_bytes()[2..]);
     }
-    let packed = Packed::new(&noise).expect("it fits without its middle");
+    let packed = CompressedOutput::new(&noise).expect("it fits without its middle");
     let compressed = packed.compressed().expect("within the limit");
     assert!(compressed.len() <= MAX_OUTPUT);
     let plain = zstd::decode_all(&compressed[..]).unwrap();
@@ -635,7 +645,7 @@ fn much_output_loses_its_middle_on_the_way() {
     assert!(String::from_utf8_lossy(&plain).contains("bytes were left out here"));
 }
 
-/// Lines of JSON over TCP.
+/// A transport: lines of JSON over TCP.
 struct Lines(BufReader<TcpStream>);
 
 impl Transport for Lines {
@@ -655,7 +665,7 @@ impl Transport for Lines {
 const ADDRESS: &str = "HOIST_TEST_WORKER_ADDRESS";
 const DIRECTORY: &str = "HOIST_TEST_WORKER_DIRECTORY";
 
-/// The other process of the test below; by itself it does nothing.
+/// The worker process of the test below. Without its variables the test does nothing.
 #[test]
 fn worker_of_another_process() {
     let (Ok(address), Ok(dir)) = (std::env::var(ADDRESS), std::env::var(DIRECTORY)) else { return };
@@ -688,30 +698,26 @@ impl Drop for Process {
     }
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_mins(1);
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// What became of a run whose worker is killed in the middle; with `all`, its program too.
+/// The journal and the begun attempts of a run whose worker is killed halfway; with `all`, its
+/// program is killed too.
 fn with_a_worker_killed(all: bool) -> (Vec<Record>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
-    let desk = Desk::new(LOST_AFTER, |_| {});
+    let dispatcher = Dispatcher::new(LOST_AFTER, |_| {});
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let server = Arc::clone(&desk);
+    let server = Arc::clone(&dispatcher);
     std::thread::spawn(move || {
         for connection in listener.incoming() {
             let mut lines = BufReader::new(connection.unwrap());
-            let desk = Arc::clone(&server);
+            let dispatcher = Arc::clone(&server);
             std::thread::spawn(move || {
                 let mut line = String::new();
                 while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
-                    let orders =
-                        desk.exchange("n0", &serde_json::from_str(&line).unwrap(), Instant::now());
+                    let orders = dispatcher.exchange(
+                        "n0",
+                        &serde_json::from_str(&line).unwrap(),
+                        Instant::now(),
+                    );
                     let answer = serde_json::to_string(&orders).unwrap() + "\n";
                     if lines.get_mut().write_all(answer.as_bytes()).is_err() {
                         return;
@@ -731,11 +737,11 @@ fn with_a_worker_killed(all: bool) -> (Vec<Record>, Vec<String>) {
     );
     let plan = plan(4, 1, Repeat::Safe, &json!({ "sh": script }));
     let outputs = Outputs::in_dir(dir.path().join("output"));
-    let (_send, run) = driven(&desk, &plan, outputs);
+    let (_send, run) = drive_run(&dispatcher, &plan, outputs);
     let node = dir.path().join("node");
     let first = Process::start(&address, &node);
     let pid = PathBuf::from(format!("{}.pid", gate.display()));
-    wait_for("the first step runs", || {
+    eventually("first step runs", || {
         fs_err::read_to_string(&pid).is_ok_and(|pid| pid.ends_with('\n'))
     });
     let left = fs_err::read_to_string(&pid).unwrap();
@@ -750,7 +756,7 @@ fn with_a_worker_killed(all: bool) -> (Vec<Record>, Vec<String>) {
     if !all {
         fs_err::write(&gate, "").unwrap();
     }
-    wait_for("the run ends", || run.is_finished());
+    eventually("run ends", || run.is_finished());
     let (halt, journal) = run.join().unwrap();
     assert_eq!(halt, Halt::Finished(Outcome::Succeeded), "{journal:?}");
     let mut lines: Vec<String> =
@@ -760,14 +766,14 @@ fn with_a_worker_killed(all: bool) -> (Vec<Record>, Vec<String>) {
 }
 
 #[test]
-fn a_worker_that_is_killed_goes_on_with_what_still_runs() {
+fn killed_worker_continues_running_programs() {
     let (journal, lines) = with_a_worker_killed(false);
     assert!(!journal.iter().any(|record| matches!(record, Record::Lost { .. })), "{journal:?}");
     assert_eq!(lines, ["r/0/1", "r/1/1", "r/2/1", "r/3/1"], "each once");
 }
 
 #[test]
-fn a_worker_that_is_killed_with_its_program_begins_nothing_twice_and_the_run_goes_on() {
+fn worker_killed_with_its_program_begins_nothing_twice() {
     let (journal, lines) = with_a_worker_killed(true);
     assert!(journal.contains(&Record::Lost { step: StepId(0), attempt: 1, at: lost_at(&journal) }));
     assert_eq!(lines, ["r/0/1", "r/0/2", "r/1/1", "r/2/1", "r/3/1"], "each once");

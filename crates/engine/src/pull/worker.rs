@@ -1,56 +1,62 @@
-//! The machine's side: comes for work, does it once, and says what came of it until that is kept.
+//! The machine's half of [`super`]: fetches orders, begins each attempt at most once, and repeats
+//! each result until the controller acknowledges it. The worker never decides which work is next.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{HEARTBEAT, MAX_MESSAGE, Orders, Packed, Report, WHILE_BUSY, WorkId, WorkResult};
+use super::{
+    CompressedOutput, HEARTBEAT, MAX_MESSAGE, Orders, Report, WHILE_BUSY, WorkId, WorkResult,
+};
 use crate::action::{Cancel, Catalog, Secrets};
 use crate::execute::{
-    Came, Crew, Durable, Job, Kept, Known, Ledger, MAX_REASON, MAX_RECEIPT, MAX_THREADS, Outputs,
-    Place, Programs, Site, What, file_name,
+    AttemptPrograms, BaseDirectory, Durable, Job, JobKind, JobOutcome, Ledger, LedgerEntry,
+    MAX_THREADS, Outputs, ProgramDirectory, Site, WorkerPool, file_name,
 };
 use crate::plan::StepId;
-use crate::record::End;
+use crate::program::Programs as _;
+use crate::record::{End, MAX_REASON, MAX_RECEIPT};
 
-/// After a message that did not get through, from this on twice as long each time,
+/// First pause after a message that did not get through; each further failure doubles the pause,
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// up to this.
+/// up to this maximum.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
-/// Between messages, where they are answered at once though there is nothing to do.
+/// Shortest interval between messages when the controller answers at once without orders.
 const AT_LEAST: Duration = Duration::from_millis(500);
-/// A result without what was printed.
+/// Largest encoded result without its output.
 const MAX_PLAIN: usize = MAX_REASON + MAX_RECEIPT + 1024;
 
-/// How messages travel.
+/// Carries messages between worker and controller.
 pub trait Transport {
-    /// Says something to the controller and brings back what it answers. The answer may take as long
-    /// as a heartbeat if there is nothing to do.
+    /// Sends a report to the controller and returns its orders. The answer may take as long as a
+    /// heartbeat if there are no orders.
     fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable>;
 }
 
-/// Nobody knows whether the message arrived.
+/// The exchange failed. The report may or may not have arrived.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the controller cannot be reached: {0}")]
 pub struct Unreachable(pub String);
 
-/// With what a machine does its work.
+/// Everything a worker needs for its work.
 #[derive(Clone)]
 pub struct WorkerSetup {
     pub catalog: Catalog,
     pub secrets: Arc<dyn Secrets>,
-    pub place: Place,
-    /// A directory of the worker's own, kept over restarts.
+    pub base: BaseDirectory,
+    /// A directory that only this worker uses, and that survives restarts.
     pub dir: PathBuf,
-    /// How [`crate::execute::keeper::main`] is started; without it each program has a shell.
-    pub keeper: Option<Vec<OsString>>,
+    /// The command line that starts [`crate::execute::supervisor::main`]; without it each program
+    /// gets a shell.
+    pub supervisor: Option<Vec<OsString>>,
 }
 
 impl std::fmt::Debug for WorkerSetup {
@@ -60,41 +66,31 @@ impl std::fmt::Debug for WorkerSetup {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Ended {
-    came: Came,
+struct FinishedWork {
+    outcome: JobOutcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    output: Option<Packed>,
+    output: Option<CompressedOutput>,
 }
 
 /// Does the work of one machine.
 pub struct Worker {
     setup: WorkerSetup,
-    kept: Arc<Kept>,
-    shared: Arc<Shared>,
-    crew: Crew,
+    kept: Arc<ProgramDirectory>,
+    state: Arc<Mutex<State>>,
+    workers: WorkerPool,
     memory: Memory,
     number: u64,
     woken: Receiver<()>,
     wake: Sender<()>,
-    /// Held as long as this lives.
+    /// The lock of the directory, held for the lifetime of the worker.
     _lock: std::fs::File,
 }
 
-struct Shared {
-    state: Mutex<State>,
-}
-
 struct State {
-    ledger: Ledger<Ended>,
+    ledger: Ledger<FinishedWork>,
     running: HashMap<WorkId, Cancel>,
-    /// Begun in another life.
+    /// Begun in an earlier life, with unknown outcome.
     lost: Vec<WorkId>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl std::fmt::Debug for Worker {
@@ -105,22 +101,23 @@ impl std::fmt::Debug for Worker {
 
 impl Worker {
     pub fn new(setup: WorkerSetup) -> io::Result<Self> {
-        // Inputs and output of tasks are nobody else's business.
+        // Inputs and outputs of tasks may be confidential.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&setup.dir)?;
         let lock = lock(&setup.dir)?;
         let memory = Memory::open(&setup.dir)?;
-        let ledger: Ledger<Ended> = Ledger::open(&setup.dir.join("ledger"), Durable::Machine)?;
-        let begun = |(id, known): (&str, &Known<Ended>)| {
-            matches!(known, Known::Begun).then(|| WorkId(id.to_owned()))
+        let ledger: Ledger<FinishedWork> =
+            Ledger::open(&setup.dir.join("ledger"), Durable::Machine)?;
+        let begun = |(id, known): (&str, &LedgerEntry<FinishedWork>)| {
+            matches!(known, LedgerEntry::Begun).then(|| WorkId(id.to_owned()))
         };
         let begun: Vec<WorkId> = ledger.iter().filter_map(begun).collect();
         let (wake, woken) = channel();
-        let state = Mutex::new(State { ledger, running: HashMap::new(), lost: Vec::new() });
+        let state = State { ledger, running: HashMap::new(), lost: Vec::new() };
         let worker = Self {
-            kept: Arc::new(Kept::new(&setup.dir, setup.keeper.clone())?),
+            kept: Arc::new(ProgramDirectory::new(&setup.dir, setup.supervisor.clone())?),
             setup,
-            shared: Arc::new(Shared { state }),
-            crew: Crew::new(MAX_THREADS),
+            state: Arc::new(Mutex::new(state)),
+            workers: WorkerPool::new(MAX_THREADS),
             memory,
             number: 0,
             woken,
@@ -135,43 +132,47 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Goes on with something that another life has begun. If nobody knows what that was, it is lost;
-    /// nothing of it runs beside what comes next.
+    /// Continues work that an earlier life began. If its job file is missing, the outcome is lost,
+    /// and its programs are ended so that none runs beside later work.
     fn find(&self, id: WorkId) {
         let cancel = Cancel::default();
-        self.shared.lock().running.insert(id.clone(), cancel.clone());
-        let (setup, shared, wake) =
-            (self.setup.clone(), Arc::clone(&self.shared), self.wake.clone());
-        let programs = Programs::again(&self.kept);
-        self.crew.send(move || {
+        self.state.lock().running.insert(id.clone(), cancel.clone());
+        let setup = self.setup.clone();
+        let state = Arc::clone(&self.state);
+        let wake = self.wake.clone();
+        let programs = AttemptPrograms::again(&self.kept);
+        self.workers.send(move || {
             let job = fs_err::read(job_path(&setup, &id)).ok();
             let ended = match job.and_then(|bytes| serde_json::from_slice::<Job>(&bytes).ok()) {
                 Some(job) => {
                     let go_on = |site: &Site| site.go_on(&job, &cancel, &programs, || {});
                     with_output(&setup, &job, go_on)
                 }
-                None => programs.end(&id.0).err().map(|reason| Ended {
-                    came: Came::Ran { end: End::Unknown { reason } },
+                None => programs.end(&id.0).err().map(|survivors| FinishedWork {
+                    outcome: JobOutcome::Ran {
+                        end: End::Unknown { reason: survivors.to_string() },
+                    },
                     output: None,
                 }),
             };
-            let mut state = shared.lock();
+            let mut state = state.lock();
             state.running.remove(&id);
             match ended {
-                // It is said all the same; only a restart could lose it.
+                // The result is reported even if the ledger cannot be written; only a restart could
+                // lose it.
                 Some(ended) => _ = state.ledger.end(&id.0, ended),
                 None => state.lost.push(id.clone()),
             }
             drop(state);
             programs.forget(&id.0);
-            // It is of no use, and does no harm.
+            // A leftover job file is harmless.
             let _ = fs_err::remove_file(job_path(&setup, &id));
-            // Nobody waits when the worker ends.
+            // The receiver is gone when the worker ends.
             let _ = wake.send(());
         });
     }
 
-    /// Works until `cancel` says to end. What is under way then is left to itself.
+    /// Works until `cancel` is set. Programs that run at that time are left running.
     pub fn work(&mut self, transport: &mut impl Transport, cancel: &Cancel) {
         let mut pause = FIRST_PAUSE;
         while !cancel.is_cancelled() {
@@ -190,12 +191,12 @@ impl Worker {
         }
     }
 
-    /// Whether something is under way.
+    /// Whether any work runs.
     pub fn is_busy(&self) -> bool {
-        !self.shared.lock().running.is_empty()
+        !self.state.lock().running.is_empty()
     }
 
-    /// Until something has ended, or the time is over.
+    /// Waits until some work has ended, or until `time` is over.
     fn wait(&self, time: Duration, cancel: &Cancel) {
         let until = Instant::now() + time;
         while !cancel.is_cancelled() && Instant::now() < until {
@@ -206,7 +207,7 @@ impl Worker {
         }
     }
 
-    /// Says what there is to say once, and does what is answered. `true` if there was nothing to do.
+    /// Exchanges messages once and carries out the orders. Returns `true` if there were none.
     pub fn exchange(&mut self, transport: &mut impl Transport) -> Result<bool, Unreachable> {
         while self.woken.try_recv().is_ok() {}
         let report = self.report();
@@ -218,19 +219,20 @@ impl Worker {
 
     pub(super) fn report(&mut self) -> Report {
         self.number += 1;
-        let state = self.shared.lock();
-        let ended = |(id, known): (&str, &Known<Ended>)| match known {
-            Known::Ended(Ended { came, output }) => Some(WorkResult {
+        let state = self.state.lock();
+        let ended = |(id, known): (&str, &LedgerEntry<FinishedWork>)| match known {
+            LedgerEntry::Ended(FinishedWork { outcome, output }) => Some(WorkResult {
                 id: WorkId(id.to_owned()),
-                came: came.clone(),
+                outcome: outcome.clone(),
                 output: output.clone(),
             }),
             _ => None,
         };
         let mut results: Vec<WorkResult> = state.ledger.iter().filter_map(ended).collect();
         results.sort_by(|a, b| a.id.cmp(&b.id));
-        // Large ones one after the other: a message has a limit.
-        let (mut size, mut unsaid) = (0, Vec::new());
+        // A message has a size limit; results that do not fit are sent later.
+        let mut size = 0;
+        let mut unsaid = Vec::new();
         results.retain(|result| {
             size += MAX_PLAIN + result.output.as_ref().map_or(0, |output| output.0.len());
             let fits = size <= MAX_MESSAGE;
@@ -255,10 +257,10 @@ impl Worker {
     }
 
     pub(super) fn obey(&self, orders: Orders) {
-        let mut state = self.shared.lock();
+        let mut state = self.state.lock();
         for id in &orders.acknowledged {
             state.lost.retain(|lost| lost != id);
-            // What cannot be written now is said again, and acknowledged again.
+            // If the ledger cannot be written, the result is reported and acknowledged again.
             let _ = state.ledger.acknowledge(&id.0);
         }
         for id in &orders.kill {
@@ -272,72 +274,80 @@ impl Worker {
         }
     }
 
-    /// Begins a job, unless it was begun before. Looks can be repeated once they have ended.
+    /// Begins a job, unless it was begun before. A check can be repeated after it has ended.
     fn begin(&self, job: Job) {
         let id = WorkId::of(&job);
         let cancel = Cancel::default();
-        let mut state = self.shared.lock();
+        let mut state = self.state.lock();
         if state.running.contains_key(&id) {
             return;
         }
-        if job.what == What::Start {
+        if job.what == JobKind::Start {
             match state.ledger.begin(&id.0) {
-                // Without it another life could not go on, and would say that it is lost.
+                // Without the job file a later life could not continue and would report the work as
+                // lost.
                 Ok(true) => _ = keep(&self.setup, &id, &job),
                 Ok(false) => {
-                    // The controller has what came of it no more, or it would not say so; neither
-                    // has this machine. How it ended is said anyway.
-                    let is_over = matches!(state.ledger.get(&id.0), Some(Known::Ended(_)));
+                    // The controller would not repeat the order if it had the result, and the
+                    // result is not here either. If the ledger has an outcome, the next report
+                    // contains it.
+                    let is_over = matches!(state.ledger.get(&id.0), Some(LedgerEntry::Ended(_)));
                     if !is_over && !state.lost.contains(&id) {
                         state.lost.push(id);
                     }
                     return;
                 }
-                // Nothing is begun that might be begun twice.
+                // Without a ledger entry the attempt could begin twice, so it must not begin.
                 Err(error) => {
-                    let reason = format!("what is begun cannot be kept: {error}");
-                    let ended = Ended { came: Came::broken(job.what, reason), output: None };
+                    let reason = format!("cannot save progress: {error}");
+                    let ended = FinishedWork {
+                        outcome: JobOutcome::broken(job.what, reason),
+                        output: None,
+                    };
                     let _ = state.ledger.end(&id.0, ended);
                     return;
                 }
             }
-        } else if matches!(state.ledger.get(&id.0), Some(Known::Ended(_))) {
+        } else if matches!(state.ledger.get(&id.0), Some(LedgerEntry::Ended(_))) {
             return;
         }
         state.running.insert(id.clone(), cancel.clone());
         drop(state);
-        let (setup, shared, wake) =
-            (self.setup.clone(), Arc::clone(&self.shared), self.wake.clone());
-        let programs = Programs::new(&self.kept).within(&job.step);
-        self.crew.send(move || {
+        let setup = self.setup.clone();
+        let state = Arc::clone(&self.state);
+        let wake = self.wake.clone();
+        let programs = AttemptPrograms::new(&self.kept).within(&job.step);
+        self.workers.send(move || {
             let carry_out = |site: &Site| {
-                Some(site.carry_out(&job, &cancel, &programs)).filter(|came| !came.is_lost())
+                Some(site.carry_out(&job, &cancel, &programs)).filter(|outcome| !outcome.is_lost())
             };
             let ended = with_output(&setup, &job, carry_out);
-            let mut state = shared.lock();
+            let mut state = state.lock();
             state.running.remove(&id);
             match ended {
-                // It is said all the same; only a restart could lose it.
+                // The result is reported even if the ledger cannot be written; only a restart could
+                // lose it.
                 Some(ended) => _ = state.ledger.end(&id.0, ended),
                 None => state.lost.push(id.clone()),
             }
             drop(state);
             programs.forget(&job.attempt_id());
-            // It is of no use, and does no harm.
+            // A leftover job file is harmless.
             let _ = fs_err::remove_file(job_path(&setup, &id));
-            // Nobody waits when the worker ends.
+            // The receiver is gone when the worker ends.
             let _ = wake.send(());
         });
     }
 }
 
-/// Two workers with one ledger would each begin what the other does not know of.
+/// Locks the directory: two workers with one ledger would begin attempts twice.
 fn lock(dir: &Path) -> io::Result<std::fs::File> {
-    /// A program that is just being started has it for a moment, also after its worker has ended.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    /// A program that is being started inherits the lock for a moment, even after its worker has
+    /// ended.
+    const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
     let options = fs_err::File::options().create(true).truncate(false).write(true).clone();
     let file = options.open(dir.join("lock"))?.into_parts().0;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ANSWER_DEADLINE;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
@@ -346,7 +356,10 @@ fn lock(dir: &Path) -> io::Result<std::fs::File> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(std::fs::TryLockError::WouldBlock) => {
-                let said = format!("another worker uses `{}`; give each its own", dir.display());
+                let said = format!(
+                    "another worker uses `{}`; give each worker its own directory",
+                    dir.display()
+                );
                 return Err(io::Error::other(said));
             }
         }
@@ -363,12 +376,12 @@ fn keep(setup: &WorkerSetup, id: &WorkId, job: &Job) -> io::Result<()> {
     fs_err::write(job_path(setup, id), serde_json::to_vec(job)?)
 }
 
-/// What came of a job, with what it has printed.
+/// Carries out a job and returns its outcome together with its output.
 fn with_output(
     setup: &WorkerSetup,
     job: &Job,
-    carry_out: impl FnOnce(&Site) -> Option<Came>,
-) -> Option<Ended> {
+    carry_out: impl FnOnce(&Site) -> Option<JobOutcome>,
+) -> Option<FinishedWork> {
     let name = WorkId::of(job).0.replace('/', "-");
     let dir = setup.dir.join("output").join(name);
     let outputs = Outputs::in_dir(&dir);
@@ -376,25 +389,26 @@ fn with_output(
         catalog: setup.catalog.clone(),
         secrets: Arc::clone(&setup.secrets),
         outputs: outputs.clone(),
-        place: setup.place.clone(),
+        base: setup.base.clone(),
     };
-    let came = carry_out(&site)?;
+    let outcome = carry_out(&site)?;
     let output = read(&outputs, job.number, job.attempt);
     if output.is_some() {
-        // From here on it is in the result.
+        // From here on the output is part of the result.
         let _ = fs_err::remove_dir_all(&dir);
     }
-    Some(Ended { came, output })
+    Some(FinishedWork { outcome, output })
 }
 
-fn read(outputs: &Outputs, step: StepId, attempt: u32) -> Option<Packed> {
-    Packed::new(&outputs.read(step, attempt).ok()??)
+fn read(outputs: &Outputs, step: StepId, attempt: u32) -> Option<CompressedOutput> {
+    CompressedOutput::new(&outputs.read(step, attempt).ok()??)
 }
 
-/// In how many lives a directory has kept what the worker was told.
+/// Identifies the durable state of a worker, and counts the worker's starts with it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Memory {
-    /// No other one has it, whatever the clock says: what was given to another memory may have begun.
+    /// Random, so that no two memories share a name. Work that was handed out to another memory may
+    /// have begun there.
     name: String,
     life: u64,
 }
@@ -403,7 +417,7 @@ impl Memory {
     fn open(dir: &Path) -> io::Result<Self> {
         let path = dir.join("memory");
         let known = match fs_err::read(&path) {
-            // Without the ledger it knows nothing.
+            // Without its ledger the memory is worthless: attempts could begin twice.
             Ok(bytes) if dir.join("ledger").exists() => serde_json::from_slice(&bytes).ok(),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => None,

@@ -1,5 +1,5 @@
-//! Many subjects that fail alike: the fault is not theirs, so a person is asked before all of them
-//! have failed.
+//! The breaker pauses a run when many subjects fail in the same way: the cause is probably shared,
+//! so a person decides before all of them fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,34 +7,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Step;
 
-/// Of the first line of a reason, what is compared and kept.
+/// Characters of a reason's first line that are compared and stored.
 const MAX_LINE: usize = 200;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Breaker {
-    /// Subjects that failed, by kin and the first line of the reason.
+    /// Failed subjects by kin and first line of the reason.
     counts: BTreeMap<(u32, String), BTreeSet<u32>>,
-    /// What a person is to be asked about.
-    asks: Option<Alike>,
+    /// The failures that a person must be asked about.
+    asks: Option<SimilarFailures>,
 }
 
-/// A breaker as it is kept: its counts one after the other, and what it asks about.
+/// A breaker in a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct BreakerSnapshot {
     counts: Vec<(u32, String, BTreeSet<u32>)>,
-    asks: Option<Alike>,
+    asks: Option<SimilarFailures>,
 }
 
-/// Failures that are alike.
+/// Failures of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Alike {
+pub(super) struct SimilarFailures {
     pub(super) kin: u32,
     pub(super) subjects: u32,
     pub(super) reason: String,
 }
 
 impl Breaker {
-    /// So many subjects are too many, if there is a limit.
+    /// Counts a failure. If `limit` is reached, the breaker asks a person.
     pub(super) fn count(&mut self, step: &Step, reason: &str, limit: Option<u32>) {
         let (Some(limit), Some(kin), Some(subject)) = (limit, step.kin, step.subject) else {
             return;
@@ -45,30 +45,30 @@ impl Breaker {
         failed.insert(subject);
         let subjects = u32::try_from(failed.len()).unwrap_or(u32::MAX);
         if subjects >= limit {
-            self.asks = Some(Alike { kin, subjects, reason: line });
+            self.asks = Some(SimilarFailures { kin, subjects, reason: line });
         }
     }
 
-    pub(super) fn asks(&self) -> Option<&Alike> {
+    pub(super) fn asks(&self) -> Option<&SimilarFailures> {
         self.asks.as_ref()
     }
 
-    /// A person was asked; what fails from now on counts anew.
+    /// A person was asked; later failures count anew.
     pub(super) fn has_asked(&mut self) {
-        if let Some(Alike { kin, reason, .. }) = self.asks.take() {
+        if let Some(SimilarFailures { kin, reason, .. }) = self.asks.take() {
             self.counts.remove(&(kin, reason));
         }
     }
 
-    pub(super) fn kept(&self) -> Kept {
+    pub(super) fn snapshot(&self) -> BreakerSnapshot {
         let counts =
             self.counts.iter().map(|((kin, line), failed)| (*kin, line.clone(), failed.clone()));
-        Kept { counts: counts.collect(), asks: self.asks.clone() }
+        BreakerSnapshot { counts: counts.collect(), asks: self.asks.clone() }
     }
 }
 
-impl From<Kept> for Breaker {
-    fn from(kept: Kept) -> Self {
+impl From<BreakerSnapshot> for Breaker {
+    fn from(kept: BreakerSnapshot) -> Self {
         let counts = kept.counts.into_iter().map(|(kin, line, failed)| ((kin, line), failed));
         Self { counts: counts.collect(), asks: kept.asks }
     }

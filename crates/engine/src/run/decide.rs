@@ -1,37 +1,36 @@
-//! What a run answers to what happens: records to keep, and then what to do.
+//! The answers of a run to events: records to make durable, then effects. How a record changes the
+//! state belongs to [`super::fold`].
 
 use serde_json::Value;
 
-use super::breaker::Alike;
-use super::order;
+use super::breaker::SimilarFailures;
+use super::command;
 use super::queues::Queues;
-use super::{Decision, Effect, Event, Found, Run, State};
-use crate::execute::{MAX_REASON, MAX_RECEIPT};
+use super::{AttemptStatus, Decision, Effect, Event, Run, State};
 use crate::plan::{Step, StepId};
-use crate::record::{End, Record};
+use crate::record::{End, FailedCheck, MAX_REASON, MAX_RECEIPT, Record};
 
-/// What keeps a step from starting that could.
+/// What keeps a ready step from starting, apart from limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bar {
-    /// A person wants it to wait.
+    /// The step is on hold.
     Held,
-    /// Its subject is paused.
+    /// The subject is paused.
     Subject,
     Window(u32),
 }
 
 impl Run {
-    /// What to do after the records were read back: ask after what ran, and look again at what was
-    /// being looked at.
+    /// The decision after reading the journal back: asks about running attempts and repeats checks.
     pub fn recover(&mut self, now: u64) -> Decision {
-        self.look(now);
+        self.set_time(now);
         let mut decision = Decision::default();
         for step in self.plan.ids() {
             let attempt = self.attempt(step);
             match self.state(step) {
                 State::Running => decision.effects.push(Effect::Ask { step, attempt }),
                 State::Verifying | State::VerifyingLost => {
-                    self.look_at(step, now, &mut decision);
+                    self.request_verify(step, now, &mut decision);
                 }
                 _ => {}
             }
@@ -40,28 +39,28 @@ impl Run {
         decision
     }
 
-    /// What follows from what happens. What does not fit, because it is told twice or late or of
-    /// another plan, has no consequence.
+    /// The decision for an event. An event that does not fit (duplicate, late, or of another plan)
+    /// has no effect.
     pub fn on(&mut self, event: Event, now: u64) -> Decision {
-        self.look(now);
+        self.set_time(now);
         let mut decision = Decision::default();
         if event.vertex().is_some_and(|id| id.at() >= self.plan.len()) {
             return decision;
         }
         match bounded(event) {
             Event::Tick => {}
-            Event::Checked { step, attempt, refused } => {
-                self.on_checked(step, attempt, refused, now, &mut decision);
+            Event::Checked { step, attempt, failed } => {
+                self.on_checked(step, attempt, failed, now, &mut decision);
             }
             Event::Given { step, attempt, to } => {
                 self.keep(Record::Given { step, attempt, to, at: now }, &mut decision);
             }
             Event::Ran { step, attempt, end } => {
                 self.keep(Record::Ran { step, attempt, end, at: now }, &mut decision);
-                self.look_at(step, now, &mut decision);
+                self.request_verify(step, now, &mut decision);
             }
-            Event::Verified { step, attempt, holds, reason } => {
-                let record = Record::Verified { step, attempt, holds, reason, at: now };
+            Event::Verified { step, attempt, failed } => {
+                let record = Record::Verified { step, attempt, failed, at: now };
                 self.keep(record, &mut decision);
             }
             Event::Found { step, attempt, found } => {
@@ -69,7 +68,7 @@ impl Run {
             }
             said => {
                 let ends_all = matches!(said, Event::Stop { now: true, .. });
-                if let Some(record) = order::record(said, now) {
+                if let Some(record) = command::record(said, now) {
                     self.keep(record, &mut decision);
                 }
                 if ends_all {
@@ -85,26 +84,26 @@ impl Run {
         &mut self,
         step: StepId,
         attempt: u32,
-        refused: Option<String>,
+        failed: Option<FailedCheck>,
         now: u64,
         decision: &mut Decision,
     ) {
         if self.state(step) != State::Checking || attempt != self.attempt(step) + 1 {
             return;
         }
-        let is_moot = match &refused {
-            // Whoever looked was ended, so what it says is no answer.
+        let is_moot = match &failed {
+            // The check was killed, so its result means nothing.
             Some(_) => self.kills,
-            // Meanwhile nothing shall start any more, or not this.
+            // In the meantime the run or the step was stopped, paused or held.
             None => !self.may_start() || self.bar(step).is_some(),
         };
-        match refused {
+        match failed {
             _ if is_moot => {
                 self.release(step);
                 self.make_ready(step);
             }
-            Some(reason) => {
-                self.keep(Record::Refused { step, attempt, reason, at: now }, decision);
+            Some(check) => {
+                self.keep(Record::Refused { step, attempt, check, at: now }, decision);
             }
             None => self.start(step, now, decision),
         }
@@ -114,7 +113,7 @@ impl Run {
         &mut self,
         step: StepId,
         attempt: u32,
-        found: Found,
+        found: AttemptStatus,
         now: u64,
         decision: &mut Decision,
     ) {
@@ -122,37 +121,40 @@ impl Run {
             return;
         }
         match found {
-            Found::Running if self.kills => decision.effects.push(Effect::Kill { step, attempt }),
-            Found::Running => {}
-            Found::Never if self.kills => {
+            AttemptStatus::Running if self.kills => {
+                decision.effects.push(Effect::Kill { step, attempt });
+            }
+            AttemptStatus::Running => {}
+            AttemptStatus::Never if self.kills => {
                 let end = End::NotBegun { reason: None };
                 self.keep(Record::Ran { step, attempt, end, at: now }, decision);
             }
             // The intent is durable; the attempt is the same one.
-            Found::Never => decision.effects.push(Effect::Start { step, attempt }),
-            Found::Ended(end) => {
+            AttemptStatus::Never => decision.effects.push(Effect::Start { step, attempt }),
+            AttemptStatus::Ended(end) => {
                 self.keep(Record::Ran { step, attempt, end, at: now }, decision);
-                self.look_at(step, now, decision);
+                self.request_verify(step, now, decision);
             }
-            Found::Gone => {
+            AttemptStatus::Gone => {
                 self.keep(Record::Lost { step, attempt, at: now }, decision);
-                self.look_at(step, now, decision);
+                self.request_verify(step, now, decision);
             }
         }
     }
 
-    /// Starts what can start, and ends the run when nothing is left.
+    /// Starts every step that can start, and ends the run when nothing is left.
     fn go_on(&mut self, now: u64, decision: &mut Decision) {
         self.ask_about_failures(now, decision);
         self.wake(now);
         self.start_all(now, decision);
-        while let Some((step, reason)) = self.jam() {
+        while let Some((step, reason)) = self.find_deadlock() {
             let attempt = self.attempt(step) + 1;
-            self.keep(Record::Refused { step, attempt, reason, at: now }, decision);
+            let check = FailedCheck::not_made(reason);
+            self.keep(Record::Refused { step, attempt, check, at: now }, decision);
             self.start_all(now, decision);
         }
         if self.outcome.is_none() && self.is_over() {
-            let outcome = self.comes_to();
+            let outcome = self.compute_outcome();
             self.keep(Record::Finished { outcome, at: now }, decision);
         }
     }
@@ -174,10 +176,10 @@ impl Run {
         }
     }
 
-    /// Begins a step, if there is a place for it.
+    /// Begins a step if its limits have free slots.
     fn go(&mut self, id: StepId, now: u64, decision: &mut Decision) {
-        if let Some(pool) = self.full_pool(self.step(id)) {
-            self.queues.parked[pool as usize].insert(self.plan.rank(id));
+        if let Some(limit) = self.full_limit(self.step(id)) {
+            self.queues.parked[limit as usize].insert(self.plan.rank(id));
             self.pass_on(id);
             return;
         }
@@ -190,17 +192,17 @@ impl Run {
         }
     }
 
-    /// What nobody can be sure of any more when too many failed alike.
+    /// Pauses the run if too many subjects failed in the same way.
     fn ask_about_failures(&mut self, now: u64, decision: &mut Decision) {
         if self.may_start()
             && self.open > 0
-            && let Some(Alike { kin, subjects, reason }) = self.breaker.asks().cloned()
+            && let Some(SimilarFailures { kin, subjects, reason }) = self.breaker.asks().cloned()
         {
             self.keep(Record::Breaker { kin, subjects, reason, at: now }, decision);
         }
     }
 
-    /// What waited for a time that has come could start.
+    /// Makes steps ready whose time has come.
     fn wake(&mut self, now: u64) {
         while let Some((at, rank)) =
             self.queues.delayed.first().copied().filter(|(at, _)| *at <= now)
@@ -216,8 +218,8 @@ impl Run {
         }
     }
 
-    /// Time is what the clock says; if it goes back, nothing waits longer for that.
-    pub(super) fn look(&mut self, now: u64) {
+    /// Advances the time. If the clock jumps back, delayed steps do not wait longer for it.
+    pub(super) fn set_time(&mut self, now: u64) {
         let back = self.seen.saturating_sub(now);
         if back > 0 {
             for (due, rank) in std::mem::take(&mut self.queues.delayed) {
@@ -229,7 +231,7 @@ impl Run {
         self.seen = now;
     }
 
-    /// What keeps a step from starting, whatever the pools say.
+    /// What keeps a step from starting, apart from limits.
     pub(super) fn bar(&self, id: StepId) -> Option<Bar> {
         let Step { subject, window, .. } = self.step(id);
         let is_paused =
@@ -250,15 +252,15 @@ impl Run {
         decision.effects.push(Effect::Start { step, attempt });
     }
 
-    /// What an attempt's end asks for.
-    fn look_at(&mut self, step: StepId, now: u64, decision: &mut Decision) {
+    /// Requests the postconditions after the end of an attempt.
+    fn request_verify(&mut self, step: StepId, now: u64, decision: &mut Decision) {
         if !matches!(self.state(step), State::Verifying | State::VerifyingLost) {
             return;
         }
         let attempt = self.attempt(step);
         if self.kills {
-            let reason = "the run was stopped before it was looked at".to_owned();
-            self.keep(Record::Verified { step, attempt, holds: false, reason, at: now }, decision);
+            let failed = Some(FailedCheck::not_made("the run was stopped before the check"));
+            self.keep(Record::Verified { step, attempt, failed, at: now }, decision);
             return;
         }
         let verify = Effect::Verify { step, attempt };
@@ -267,13 +269,13 @@ impl Run {
         }
     }
 
-    /// Ends what is under way: an attempt, or the look before or after one.
+    /// The effect that ends an attempt, or the check before or after it.
     fn kill(&self, step: StepId) -> Effect {
         let next = u32::from(self.state(step) == State::Checking);
         Effect::Kill { step, attempt: self.attempt(step) + next }
     }
 
-    /// Applies a record that fits, and gives it out to be kept.
+    /// Applies a record if it fits, and adds it to the decision.
     fn keep(&mut self, record: Record, decision: &mut Decision) {
         if self.could_follow(&record) {
             self.apply(&record);
@@ -282,14 +284,16 @@ impl Run {
     }
 }
 
-/// What an executor says, or whoever speaks for it, as large as a record may be: a result that
-/// cannot be kept would end the run.
+/// Cuts an event to the size limits of records: a result that cannot be recorded would end the run.
 fn bounded(mut event: Event) -> Event {
     match &mut event {
-        Event::Checked { refused: Some(reason), .. } | Event::Verified { reason, .. } => {
-            clip(reason);
+        Event::Checked { failed: Some(check), .. }
+        | Event::Verified { failed: Some(check), .. } => {
+            clip(&mut check.title);
+            clip(&mut check.output);
         }
-        Event::Ran { end, .. } | Event::Found { found: Found::Ended(end), .. } => match end {
+        Event::Ran { end, .. } | Event::Found { found: AttemptStatus::Ended(end), .. } => match end
+        {
             End::Failed { reason, .. }
             | End::Unknown { reason }
             | End::NotBegun { reason: Some(reason) } => clip(reason),

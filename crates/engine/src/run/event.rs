@@ -1,20 +1,20 @@
-//! What happens to a run, and what it asks for.
+//! The input and output of a run: events, decisions and effects.
 
 use crate::plan::StepId;
-use crate::record::{End, Record};
+use crate::record::{End, FailedCheck, Record};
 
-/// What happens.
+/// An event: a report of an executor, or a command of a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Time went by, or the run begins.
+    /// Time passed, or the run begins.
     Tick,
-    /// What was looked at before a step: `None` if all of it holds.
+    /// The preconditions were checked. `failed` is the first one that did not hold.
     Checked {
         step: StepId,
         attempt: u32,
-        refused: Option<String>,
+        failed: Option<FailedCheck>,
     },
-    /// Somebody elsewhere, with that memory, shall be given the attempt when that is kept.
+    /// The attempt is to be handed out to the machine with this memory, once the record is durable.
     Given {
         step: StepId,
         attempt: u32,
@@ -25,24 +25,23 @@ pub enum Event {
         attempt: u32,
         end: End,
     },
-    /// What was looked at after a step.
+    /// The postconditions were checked. `failed` is the first one that did not hold.
     Verified {
         step: StepId,
         attempt: u32,
-        holds: bool,
-        reason: String,
+        failed: Option<FailedCheck>,
     },
-    /// What became of an attempt that was asked after.
+    /// The answer to [`Effect::Ask`].
     Found {
         step: StepId,
         attempt: u32,
-        found: Found,
+        found: AttemptStatus,
     },
     Stop {
         now: bool,
         by: String,
     },
-    /// Stop as soon as all of these have come to a good end, but for what is left out.
+    /// Stop once all of these vertices have succeeded or are left out.
     StopAfter {
         vertices: Vec<StepId>,
         by: String,
@@ -50,12 +49,12 @@ pub enum Event {
     Resume {
         by: String,
     },
-    /// Try a step again that failed or of which nobody knows how it ended, and do what it blocked.
+    /// Try a failed or unknown step again, and the steps that it blocked.
     Retry {
         step: StepId,
         by: String,
     },
-    /// A step shall not start, though it could; or it may again.
+    /// Put a step on hold, or release it.
     Hold {
         step: StepId,
         held: bool,
@@ -74,7 +73,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The vertex that it is about, if it is about one.
+    /// The vertex of the event, if it has one.
     pub(super) fn vertex(&self) -> Option<StepId> {
         match self {
             Self::Checked { step, .. }
@@ -94,21 +93,21 @@ impl Event {
     }
 }
 
-/// What whoever executes knows of an attempt.
+/// The state of an attempt, as its executor knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
-    /// It was never told of it.
+pub enum AttemptStatus {
+    /// The executor never got the attempt.
     Never,
     Running,
     Ended(End),
-    /// It was told, and does not know any more.
+    /// The executor got the attempt and has lost its outcome.
     Gone,
 }
 
-/// What is to be done now.
+/// An act of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Look whether the step may start.
+    /// Check the preconditions.
     Check {
         step: StepId,
         attempt: u32,
@@ -117,25 +116,25 @@ pub enum Effect {
         step: StepId,
         attempt: u32,
     },
-    /// Look whether the step is done.
+    /// Check the postconditions.
     Verify {
         step: StepId,
         attempt: u32,
     },
-    /// Ask what became of an attempt.
+    /// Ask for the state of an attempt.
     Ask {
         step: StepId,
         attempt: u32,
     },
-    /// End what was begun last with [`Effect::Check`], [`Effect::Start`] or [`Effect::Verify`] of
-    /// the attempt. Its answer is still waited for.
+    /// End the latest [`Effect::Check`], [`Effect::Start`] or [`Effect::Verify`] of the attempt.
+    /// Its result is still expected.
     Kill {
         step: StepId,
         attempt: u32,
     },
 }
 
-/// Records to keep, and then what to do.
+/// Records, which must be made durable first, and then effects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     pub records: Vec<Record>,

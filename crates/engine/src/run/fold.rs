@@ -1,13 +1,13 @@
-//! What a record makes of a run.
+//! Applies records to a run. This is a pure fold; decisions belong to [`super::decide`].
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::tally::Class;
-use super::{Ended, Run, State};
+use super::{Run, State, StepEnd};
 use crate::plan::{OnFailure, Repeat, Step, StepId};
-use crate::record::{End, FailureKind, Record};
+use crate::record::{End, FailedCheck, FailureKind, Record};
 
 impl Run {
     /// Whether a record can come next.
@@ -17,7 +17,7 @@ impl Run {
         let last = |step: &StepId, attempt: u32| self.attempt(*step) == attempt;
         match record {
             Record::Plan { .. } => false,
-            // That the time of a step has come is in no record.
+            // Time alone makes a delayed step ready, and no record says so.
             Record::Intent { step, attempt, .. } | Record::Refused { step, attempt, .. } => {
                 is(step)
                     && matches!(at(step), State::Ready | State::Checking | State::Delayed)
@@ -35,12 +35,12 @@ impl Run {
                     && last(step, *attempt)
             }
             Record::Marked { step, .. } => {
-                is(step) && matches!(at(step), State::Unknown | State::Ended(Ended::Failed(_)))
+                is(step) && matches!(at(step), State::Unknown | State::Ended(StepEnd::Failed(_)))
             }
             Record::Carried { step, .. } => {
                 is(step) && matches!(at(step), State::Waiting | State::Ready) && last(step, 0)
             }
-            Record::TakenBack { undone, stuck, .. } => {
+            Record::Undone { undone, stuck, .. } => {
                 self.outcome.is_some() && undone.iter().chain(stuck).all(is)
             }
             Record::Stop { .. } => self.outcome.is_none(),
@@ -53,7 +53,9 @@ impl Run {
                     matches!(
                         state,
                         State::Unknown
-                            | State::Ended(Ended::Failed(_) | Ended::Interrupted | Ended::Undone)
+                            | State::Ended(
+                                StepEnd::Failed(_) | StepEnd::Interrupted | StepEnd::Undone
+                            )
                     )
                 };
                 is(step) && ended_badly(at(step)) && (self.outcome.is_some() || !self.is_stopping())
@@ -72,25 +74,25 @@ impl Run {
         }
     }
 
-    /// The only way that a run changes, but for what can be looked at again.
+    /// The only way in which a run changes, apart from checks, which can be repeated.
     pub(super) fn apply(&mut self, record: &Record) {
         match record {
-            // Whoever does the step reads how far it came; what comes next does not depend on it.
+            // Only the executor of the step reads its progress; no decision depends on it.
             Record::Plan { .. } | Record::Reached { .. } => {}
             Record::Intent { step, attempt, .. } => {
                 self.begin(*step, *attempt, State::Running);
                 self.tries[step.at()].begun = true;
             }
             Record::Given { step, to, .. } => _ = self.given.insert(*step, to.clone()),
-            Record::Refused { step, attempt, reason, at } => {
+            Record::Refused { step, attempt, check, at } => {
                 self.begin(*step, *attempt, State::Checking);
-                self.failed_at(*step, FailureKind::Precheck, reason, *at);
+                self.fail_attempt(*step, FailureKind::Precheck, &check.to_string(), *at);
             }
-            Record::Ran { step, end, at, .. } => self.ran(*step, end, *at),
-            Record::Verified { step, holds, reason, at, .. } => {
-                self.verified(*step, *holds, reason, *at);
+            Record::Ran { step, end, at, .. } => self.apply_ran(*step, end, *at),
+            Record::Verified { step, failed, at, .. } => {
+                self.apply_verified(*step, failed.as_ref(), *at);
             }
-            Record::Lost { step, .. } => self.lost(*step),
+            Record::Lost { step, .. } => self.apply_lost(*step),
             Record::Carried { step, changed, made, .. } => {
                 self.forget(*step);
                 self.tries[step.at()].begun = true;
@@ -98,10 +100,10 @@ impl Run {
                 if !made.is_empty() {
                     self.carried.insert(*step, made.clone());
                 }
-                self.done(*step);
+                self.succeed(*step);
             }
-            Record::TakenBack { undone, stuck, .. } => self.taken_back(undone, stuck),
-            Record::Marked { step, good, .. } => self.marked(*step, *good),
+            Record::Undone { undone, stuck, .. } => self.apply_undone(undone, stuck),
+            Record::Marked { step, good, .. } => self.apply_marked(*step, *good),
             Record::Stop { now, .. } => {
                 self.asked = true;
                 self.kills |= *now;
@@ -124,12 +126,12 @@ impl Run {
             Record::Finished { outcome, .. } => {
                 self.outcome = Some(*outcome);
                 for (state, class) in self.states.iter_mut().zip(&mut self.classes) {
-                    // Of these only a copy that shows them can have any that are looked at.
+                    // Only a copy that shows checks can have steps in `Checking` here.
                     if matches!(
                         state,
                         State::Waiting | State::Ready | State::Delayed | State::Checking
                     ) {
-                        *state = State::Ended(Ended::Stopped);
+                        *state = State::Ended(StepEnd::Stopped);
                         *class = Class::Bad;
                         self.open -= 1;
                     }
@@ -141,8 +143,8 @@ impl Run {
 
     fn begin(&mut self, step: StepId, attempt: u32, state: State) {
         self.forget(step);
-        // One that is refused because its places will never be free gets none.
-        if self.in_flight.contains(&step) || self.full_pool(self.step(step)).is_none() {
+        // A step that is refused because its slots would never become free gets none.
+        if self.in_flight.contains(&step) || self.full_limit(self.step(step)).is_none() {
             self.take(step, true);
         }
         self.set(step, state);
@@ -150,73 +152,75 @@ impl Run {
         self.tries[step.at()].attempt = attempt;
     }
 
-    /// The last attempt may have changed something.
-    fn leaves_trace(&mut self, step: StepId, receipt: Value) {
+    /// The last attempt may have left changes.
+    fn add_trace(&mut self, step: StepId, receipt: Value) {
         let attempt = self.attempt(step);
         self.traces.entry(step).or_default().push((attempt, receipt));
     }
 
-    fn ran(&mut self, step: StepId, end: &End, at: u64) {
+    fn apply_ran(&mut self, step: StepId, end: &End, at: u64) {
         match end {
             End::Done { changed: false, .. }
             | End::NotBegun { .. }
             | End::Failed { kind: FailureKind::Precheck, .. } => {}
-            End::Done { receipt, .. } => self.leaves_trace(step, receipt.clone()),
-            _ => self.leaves_trace(step, Value::Null),
+            End::Done { receipt, .. } => self.add_trace(step, receipt.clone()),
+            _ => self.add_trace(step, Value::Null),
         }
         match end {
             End::Done { changed, .. } => {
                 self.tries[step.at()].changed = *changed;
                 if self.step(step).after.is_empty() {
-                    self.done(step);
+                    self.succeed(step);
                 } else {
                     self.set(step, State::Verifying);
                 }
             }
-            End::Failed { kind, reason } => self.failed_at(step, *kind, reason, at),
+            End::Failed { kind, reason } => self.fail_attempt(step, *kind, reason, at),
             End::Unknown { .. } => {
                 self.release(step);
                 self.set(step, State::Unknown);
             }
             End::NotBegun { reason: Some(reason) } => {
-                self.failed_at(step, FailureKind::Internal, reason, at);
+                self.fail_attempt(step, FailureKind::Internal, reason, at);
             }
             End::Interrupted | End::NotBegun { reason: None } => {
-                self.end(step, Ended::Interrupted, Class::Bad);
+                self.end(step, StepEnd::Interrupted, Class::Bad);
             }
         }
     }
 
-    fn verified(&mut self, step: StepId, holds: bool, reason: &str, at: u64) {
+    fn apply_verified(&mut self, step: StepId, failed: Option<&FailedCheck>, at: u64) {
         let was_lost = self.state(step) == State::VerifyingLost;
-        if holds {
+        let Some(check) = failed else {
             self.tries[step.at()].changed |= was_lost;
-            self.done(step);
-        } else if self.kills {
-            // Whoever looked was ended, so that it does not hold is no answer.
-            self.end(step, Ended::Interrupted, Class::Bad);
+            self.succeed(step);
+            return;
+        };
+        if self.kills {
+            // The check was killed, so its failure means nothing.
+            self.end(step, StepEnd::Interrupted, Class::Bad);
         } else if was_lost && self.is_shut(step) {
-            self.fail(step, FailureKind::Lost, reason);
+            self.fail(step, FailureKind::Lost, &check.to_string());
         } else if was_lost {
             self.release(step);
             self.make_ready(step);
         } else {
-            self.failed_at(step, FailureKind::Verify, reason, at);
+            self.fail_attempt(step, FailureKind::Verify, &check.to_string(), at);
         }
     }
 
-    fn lost(&mut self, step: StepId) {
-        self.leaves_trace(step, Value::Null);
+    fn apply_lost(&mut self, step: StepId) {
+        self.add_trace(step, Value::Null);
         match self.step(step).repeat {
             Repeat::Safe if self.is_shut(step) => {
-                self.fail(step, FailureKind::Lost, "nobody knows how it ended");
+                self.fail(step, FailureKind::Lost, "outcome unknown");
             }
             Repeat::Safe => {
                 self.release(step);
                 self.make_ready(step);
             }
             Repeat::Check => self.set(step, State::VerifyingLost),
-            Repeat::Fail => self.fail(step, FailureKind::Lost, "nobody knows how it ended"),
+            Repeat::Fail => self.fail(step, FailureKind::Lost, "outcome unknown"),
             Repeat::Never => {
                 self.release(step);
                 self.set(step, State::Unknown);
@@ -224,32 +228,32 @@ impl Run {
         }
     }
 
-    fn marked(&mut self, step: StepId, good: bool) {
+    fn apply_marked(&mut self, step: StepId, good: bool) {
         match (self.state(step), good) {
             (State::Unknown, true) => {
-                self.end(step, Ended::Ok, Class::Good);
+                self.end(step, StepEnd::Ok, Class::Good);
                 self.let_in_again(step);
             }
             (State::Unknown, false) => {
-                self.fail(step, FailureKind::Internal, "somebody said that it failed");
+                self.fail(step, FailureKind::Internal, "marked as failed by an operator");
             }
             (_, true) => self.accept(step),
-            (_, false) => self.set(step, State::Ended(Ended::Failed(FailureKind::Internal))),
+            (_, false) => self.set(step, State::Ended(StepEnd::Failed(FailureKind::Internal))),
         }
         if self.outcome.is_some() {
-            self.outcome = Some(self.comes_to());
+            self.outcome = Some(self.compute_outcome());
         }
         self.queues.let_go();
     }
 
-    fn done(&mut self, step: StepId) {
+    fn succeed(&mut self, step: StepId) {
         let changed = self.tries[step.at()].changed;
-        let ended = if changed { Ended::Ok } else { Ended::Unchanged };
+        let ended = if changed { StepEnd::Ok } else { StepEnd::Unchanged };
         self.end(step, ended, Class::Good);
         self.let_in_again(step);
     }
 
-    fn failed_at(&mut self, step: StepId, kind: FailureKind, reason: &str, at: u64) {
+    fn fail_attempt(&mut self, step: StepId, kind: FailureKind, reason: &str, at: u64) {
         let Step { retries, retries_precheck, delay_ms, .. } = *self.step(step);
         let tries = &mut self.tries[step.at()];
         let (count, most) = match kind {
@@ -267,64 +271,69 @@ impl Run {
         self.set(step, State::Delayed);
     }
 
-    /// For good.
+    /// The step has failed for good.
     fn fail(&mut self, id: StepId, kind: FailureKind, reason: &str) {
         let Self { plan, breaker, .. } = self;
         let step = plan.step(id).expect("only steps fail");
-        let Step { on_failure, subject, cohort, .. } = *step;
-        // That nobody knows is no fault of its subject.
+        let Step { on_failure, subject, failure_domain, .. } = *step;
+        // An unknown outcome is not a failure of the subject.
         if on_failure != OnFailure::Ignore && kind != FailureKind::Lost {
             breaker.count(step, reason, plan.draft().breaker);
         }
         match on_failure {
-            OnFailure::Ignore => self.end(id, Ended::Ignored, Class::Good),
-            OnFailure::Continue => self.end(id, Ended::Failed(kind), Class::Bad),
+            OnFailure::Ignore => self.end(id, StepEnd::Ignored, Class::Good),
+            OnFailure::Continue => self.end(id, StepEnd::Failed(kind), Class::Bad),
             OnFailure::Stop => {
-                let tolerated = subject.zip(cohort).filter(|(subject, cohort)| {
-                    let failed = &mut self.failed[*cohort as usize];
+                let tolerated = subject.zip(failure_domain).filter(|(subject, failure_domain)| {
+                    let failed = &mut self.failed[*failure_domain as usize];
                     if !self.left_out[*subject as usize] {
                         failed.insert(*subject);
                     }
-                    failed.len() <= self.plan.draft().cohorts[*cohort as usize].tolerate as usize
+                    failed.len()
+                        <= self.plan.draft().failure_domains[*failure_domain as usize].tolerate
+                            as usize
                 });
-                let alone = cohort.filter(|at| self.plan.draft().cohorts[*at as usize].trips_alone);
+                let alone = failure_domain
+                    .filter(|at| self.plan.draft().failure_domains[*at as usize].trips_alone);
                 if let Some((subject, _)) = tolerated {
                     self.leave_out(subject, id);
-                    self.end(id, Ended::Failed(kind), Class::LeftOut);
-                } else if let Some(cohort) = alone {
-                    self.end(id, Ended::Failed(kind), Class::Bad);
-                    self.shut(cohort, id);
+                    self.end(id, StepEnd::Failed(kind), Class::LeftOut);
+                } else if let Some(failure_domain) = alone {
+                    self.end(id, StepEnd::Failed(kind), Class::Bad);
+                    self.shut(failure_domain, id);
                 } else {
-                    self.end(id, Ended::Failed(kind), Class::Bad);
+                    self.end(id, StepEnd::Failed(kind), Class::Bad);
                     self.tripped = true;
                 }
             }
         }
     }
 
-    /// Nothing more of a cohort starts.
-    fn shut(&mut self, cohort: u32, because: StepId) {
-        self.shut[cohort as usize].insert(because);
+    /// Shuts a failure domain: no more steps of it start.
+    fn shut(&mut self, failure_domain: u32, because: StepId) {
+        self.shut[failure_domain as usize].insert(because);
         let plan = Arc::clone(&self.plan);
         let is_of = |id: &StepId| {
-            plan.step(*id).is_some_and(|step| step.cohort == Some(cohort) && step.skip.is_none())
+            plan.step(*id).is_some_and(|step| {
+                step.failure_domain == Some(failure_domain) && step.skip.is_none()
+            })
         };
         for step in plan.ids().filter(is_of) {
             if self.has_not_begun(step) {
                 self.forget(step);
-                self.end(step, Ended::Blocked, Class::Bad);
-                // A place that was just given back may have been kept for it.
+                self.end(step, StepEnd::Blocked, Class::Bad);
+                // A slot that was just released may have been reserved for the step.
                 self.pass_on(step);
             }
         }
     }
 
-    /// What is being looked at has not begun, as far as any record says.
+    /// Whether no record says that the step has begun; a check is not a beginning.
     fn has_not_begun(&self, step: StepId) -> bool {
         matches!(self.state(step), State::Waiting | State::Ready | State::Delayed | State::Checking)
     }
 
-    /// The site can do without it: what is left to do there is not done, and nobody waits for it.
+    /// Leaves a subject out: its remaining steps do not run, and no step waits for them.
     fn leave_out(&mut self, subject: u32, because: StepId) {
         if std::mem::replace(&mut self.left_out[subject as usize], true) {
             return;
@@ -332,7 +341,7 @@ impl Run {
         for step in std::mem::take(&mut self.of_subject[subject as usize]) {
             if self.has_not_begun(step) && step != because {
                 self.forget(step);
-                self.end(step, self.passed_over(step, Ended::LeftOut), Class::LeftOut);
+                self.end(step, self.passed_over(step, StepEnd::LeftOut), Class::LeftOut);
                 self.pass_on(step);
             }
             self.of_subject[subject as usize].push(step);

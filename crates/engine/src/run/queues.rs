@@ -1,6 +1,5 @@
-//! Where steps wait that could start, or will be able to.
-//!
-//! Nothing of this is in the journal: it follows from the states.
+//! The queues of steps that could start now or later. They are derived from the states and are not
+//! in the journal.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +7,15 @@ use crate::plan::{Draft, Step};
 
 #[derive(Debug, Clone)]
 pub(super) struct Queues {
-    /// Ranks of what could start.
+    /// Ranks of ready steps.
     pub(super) ready: BTreeSet<u32>,
-    /// For each pool, ranks of what waits for a place in it.
+    /// For each limit, ranks of steps that wait for a slot.
     pub(super) parked: Vec<BTreeSet<u32>>,
-    /// For each window, ranks of what waits for it to open.
+    /// For each window, ranks of steps that wait for it to open.
     pub(super) shut: Vec<BTreeSet<u32>>,
-    /// Ranks of what a person holds back, or whose subject is paused.
+    /// Ranks of steps that are on hold or whose subject is paused.
     pub(super) held: BTreeSet<u32>,
-    /// When, and the rank of what is tried again then.
+    /// Due time and rank of delayed steps.
     pub(super) delayed: BTreeSet<(u64, u32)>,
 }
 
@@ -24,30 +23,30 @@ impl Queues {
     pub(super) fn new(draft: &Draft) -> Self {
         Self {
             ready: BTreeSet::new(),
-            parked: vec![BTreeSet::new(); draft.pools.len()],
+            parked: vec![BTreeSet::new(); draft.limits.len()],
             shut: vec![BTreeSet::new(); draft.windows.len()],
             held: BTreeSet::new(),
             delayed: BTreeSet::new(),
         }
     }
 
-    /// Takes a step out of everything that it waits in.
+    /// Removes a step from every queue.
     pub(super) fn forget(&mut self, rank: u32, step: &Step, due: u64) {
         let _ = self.ready.remove(&rank)
             || self.held.remove(&rank)
             || self.delayed.remove(&(due, rank))
             || step.window.is_some_and(|window| self.shut[window as usize].remove(&rank))
-            || step.pools.iter().any(|pool| self.parked[*pool as usize].remove(&rank));
+            || step.limits.iter().any(|limit| self.parked[*limit as usize].remove(&rank));
     }
 
-    /// What a person held back is looked at again.
+    /// Reconsiders steps that were on hold or paused.
     pub(super) fn let_go(&mut self) {
         self.ready.append(&mut self.held);
     }
 
-    /// One that waits for a place in the pool is looked at again.
-    pub(super) fn call(&mut self, pool: usize) {
-        if let Some(rank) = self.parked[pool].pop_first() {
+    /// Reconsiders one step that waits for a slot of the limit.
+    pub(super) fn call(&mut self, limit: usize) {
+        if let Some(rank) = self.parked[limit].pop_first() {
             self.ready.insert(rank);
         }
     }

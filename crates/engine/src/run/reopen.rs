@@ -1,14 +1,14 @@
-//! Trying again: what is taken back of what has ended, and what follows from the rest.
+//! Resume, retry and accept: reopens ended vertices and recomputes everything that follows.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::tally::{Class, Tally};
-use super::{Breaker, Ended, Run, State};
+use super::{Breaker, Run, State, StepEnd};
 use crate::plan::{OnFailure, StepId};
 
 impl Run {
-    /// What did not come to a good end is tried again.
+    /// Reopens every vertex that did not succeed.
     pub(super) fn resume(&mut self) {
         self.forget_stop();
         self.stop_after.clear();
@@ -21,7 +21,7 @@ impl Run {
         for id in self.plan.ids() {
             let is_join = self.plan.step(id).is_none();
             let again = match self.states[id.at()] {
-                State::Ended(ended) => is_join || !ended.is_good() || ended == Ended::Skipped,
+                State::Ended(ended) => is_join || !ended.is_good() || ended == StepEnd::Skipped,
                 State::Waiting | State::Ready | State::Checking | State::Delayed => true,
                 _ => false,
             };
@@ -30,11 +30,11 @@ impl Run {
                 self.reset(id);
             }
         }
-        self.count_anew();
+        self.recount();
     }
 
-    /// Another run took these back: nothing is left of those that are `undone`.
-    pub(super) fn taken_back(&mut self, undone: &[StepId], stuck: &[StepId]) {
+    /// Another run has undone steps. Steps in `undone` have left no changes.
+    pub(super) fn apply_undone(&mut self, undone: &[StepId], stuck: &[StepId]) {
         for id in undone {
             self.traces.remove(id);
             self.carried.remove(id);
@@ -43,15 +43,15 @@ impl Run {
         }
         for id in undone.iter().chain(stuck) {
             if matches!(self.state(*id), State::Ended(ended) if ended.is_good()) {
-                self.set(*id, State::Ended(Ended::Undone));
+                self.set(*id, State::Ended(StepEnd::Undone));
                 self.classes[id.at()] = Class::Bad;
             }
         }
     }
 
-    /// One step is tried again, and what it blocked waits again.
+    /// Reopens one step and the vertices that it blocked.
     pub(super) fn retry(&mut self, step: StepId) {
-        let shut = self.open_cohort(step, true);
+        let shut = self.open_failure_domain(step, true);
         self.open_again_after(step, shut);
         self.open_again_before(step);
         self.reset(step);
@@ -60,34 +60,33 @@ impl Run {
         if subject.is_some_and(|at| self.left_out[at as usize])
             && self.plan.vertex(step).after.iter().all(is_good)
         {
-            // The others of its subject wait until nothing has failed there any more.
+            // The other steps of the subject wait until the subject has no failure left.
             self.states[step.at()] = State::Ready;
         }
         if self.outcome.take().is_some() {
             self.forget_stop();
         }
-        self.count_anew();
+        self.recount();
     }
 
-    /// A step that failed is as good as done.
+    /// Counts a failed step as succeeded.
     pub(super) fn accept(&mut self, step: StepId) {
         self.classes[step.at()] = Class::Good;
-        let shut = self.open_cohort(step, false);
+        let shut = self.open_failure_domain(step, false);
         if self.outcome.is_none() {
-            self.states[step.at()] = State::Ended(Ended::Ok);
+            self.states[step.at()] = State::Ended(StepEnd::Ok);
             self.open_again_after(step, shut);
-            self.count_anew();
+            self.recount();
             self.stop_if_reached(step);
         } else {
-            // What it blocked is looked at again when the run is resumed.
-            self.set(step, State::Ended(Ended::Ok));
+            // Vertices that it blocked are reopened when the run is resumed.
+            self.set(step, State::Ended(StepEnd::Ok));
             self.let_in(step);
         }
         self.tripped &= self.is_tripped();
     }
 
-    /// The subject of a step that was accepted is not left out any more, if nothing else of it is
-    /// missing.
+    /// Readmits the subject of an accepted step if all its steps have succeeded.
     fn let_in(&mut self, step: StepId) {
         let Some(subject) = self.step(step).subject else { return };
         let is_good = |id: &StepId| matches!(self.state(*id), State::Ended(end) if end.is_good());
@@ -99,23 +98,22 @@ impl Run {
         }
     }
 
-    /// The subject of a step that came to a good end after all is let in, if that was the last thing
-    /// for which it was left out.
+    /// Readmits the subject of a step that succeeded after all, if no other failure left it out.
     pub(super) fn let_in_again(&mut self, step: StepId) {
         let subject = self.step(step).subject;
         let is_out = subject.is_some_and(|at| self.left_out[at as usize]);
         if is_out && self.outcome.is_none() && !self.has_other_failure(step) {
             self.open_again_after(step, Vec::new());
-            self.count_anew();
+            self.recount();
         }
     }
 
-    /// Whether something else failed on the subject of a step, and is counted.
+    /// Whether another failure on the subject of the step counts.
     fn has_other_failure(&self, step: StepId) -> bool {
         let Some(subject) = self.step(step).subject else { return false };
         let counts = |id: &StepId| {
             *id != step
-                && matches!(self.state(*id), State::Ended(Ended::Failed(_)))
+                && matches!(self.state(*id), State::Ended(StepEnd::Failed(_)))
                 && self.step(*id).on_failure == OnFailure::Stop
         };
         self.of_subject[subject as usize].iter().any(counts)
@@ -125,20 +123,20 @@ impl Run {
         (self.asked, self.tripped, self.kills) = (false, false, false);
     }
 
-    /// The step is no reason any more why its cohort is shut; nor is any other, if `wholly`. Gives
-    /// what could start again because of that.
-    fn open_cohort(&mut self, step: StepId, wholly: bool) -> Vec<StepId> {
-        let Some(cohort) = self.step(step).cohort else { return Vec::new() };
-        let shut = &mut self.shut[cohort as usize];
+    /// Removes the step, or with `wholly` every step, from the reasons why its failure domain is
+    /// shut. Returns the steps that become free.
+    fn open_failure_domain(&mut self, step: StepId, wholly: bool) -> Vec<StepId> {
+        let Some(failure_domain) = self.step(step).failure_domain else { return Vec::new() };
+        let shut = &mut self.shut[failure_domain as usize];
         if shut.is_empty() {
             return Vec::new();
         }
         shut.retain(|because| !wholly && *because != step);
-        if shut.is_empty() { self.blocked_of(cohort).collect() } else { Vec::new() }
+        if shut.is_empty() { self.blocked_of(failure_domain).collect() } else { Vec::new() }
     }
 
-    /// Sets back what a step's failure ended, with what was `shut` because of it, and nothing else:
-    /// what something else ended too will end again.
+    /// Reopens the vertices that the failure of a step ended, and those in `shut`. Vertices that
+    /// were also ended by something else will end again.
     fn open_again_after(&mut self, step: StepId, shut: Vec<StepId>) {
         let mut from = shut;
         from.push(step);
@@ -168,14 +166,13 @@ impl Run {
         }
     }
 
-    /// Sets back what was taken back before a step, and the joins between them: it is done again
-    /// first.
+    /// Reopens undone steps before a step, and the joins between them: they must run first.
     fn open_again_before(&mut self, step: StepId) {
         let plan = Arc::clone(&self.plan);
         let mut leads = vec![false; plan.len()];
         for id in plan.order() {
             let is_join = plan.step(*id).is_none();
-            leads[id.at()] = self.state(*id) == State::Ended(Ended::Undone)
+            leads[id.at()] = self.state(*id) == State::Ended(StepEnd::Undone)
                 || is_join && plan.vertex(*id).after.iter().any(|before| leads[before.at()]);
         }
         let mut from = vec![step];
@@ -194,16 +191,16 @@ impl Run {
         (self.tries[id.at()].failures, self.tries[id.at()].refusals) = (0, 0);
     }
 
-    /// Everything that follows from the states, made anew.
-    pub(super) fn count_anew(&mut self) {
+    /// Recomputes everything that follows from the states.
+    pub(super) fn recount(&mut self) {
         self.queues.clear();
         self.open = 0;
         self.undecided.fill(0);
-        self.places.forget_counts();
+        self.slots.forget_counts();
         self.tallies = self.plan.ids().map(|id| Tally::of(self.plan.vertex(id))).collect();
         for id in self.plan.ids() {
             let state = self.states[id.at()];
-            self.count_in_places(id, None, state);
+            self.count_in_slots(id, None, state);
             let rank = self.plan.rank(id);
             match state {
                 State::Ended(_) => {
@@ -228,7 +225,7 @@ impl Run {
         for id in self.plan.ids() {
             self.look_after(id);
         }
-        for at in 0..self.places.of_subjects.len() {
+        for at in 0..self.slots.of_subjects.len() {
             self.settle(at);
         }
     }

@@ -1,6 +1,5 @@
-//! A run as it is kept beside its journal, so that not all records need to be read back.
-//!
-//! Only what records say is in it; everything else follows from that.
+//! A run in the form that is stored beside its journal, so that recovery need not replay all
+//! records. Only state that comes from records is in it; the rest is derived.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,10 +7,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::breaker::Kept;
+use super::breaker::BreakerSnapshot;
 use super::tally::Class;
-use super::{Breaker, Ended, ReplayError, Run, State};
-use crate::plan::{Made, Plan, StepId};
+use super::{Breaker, ReplayError, Run, State, StepEnd};
+use crate::plan::{AppliedAttempt, Plan, StepId};
 use crate::record::{FailureKind, Outcome};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,20 +21,20 @@ pub struct Snapshot {
     states: String,
     classes: String,
     attempts: Vec<u32>,
-    /// Steps that changed something in their last attempt.
+    /// Steps whose last attempt changed something.
     changed: Vec<StepId>,
     begun: Vec<StepId>,
     failures: BTreeMap<StepId, u32>,
     #[serde(default)]
     refusals: BTreeMap<StepId, u32>,
-    /// When steps are tried again.
+    /// Due times of delayed steps.
     due: BTreeMap<StepId, u64>,
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
-    carried: BTreeMap<StepId, Vec<Made>>,
+    carried: BTreeMap<StepId, Vec<AppliedAttempt>>,
     #[serde(default)]
     given: BTreeMap<StepId, String>,
-    /// Pools and subjects that have a place in them.
-    places: Vec<(u32, u32)>,
+    /// Limits, and the subjects that hold a slot of them.
+    slots: Vec<(u32, u32)>,
     left_out: Vec<u32>,
     failed: Vec<BTreeSet<u32>>,
     #[serde(default)]
@@ -47,7 +46,7 @@ pub struct Snapshot {
     asked: bool,
     tripped: bool,
     kills: bool,
-    breaker: Kept,
+    breaker: BreakerSnapshot,
     outcome: Option<Outcome>,
     seen: u64,
 }
@@ -60,23 +59,23 @@ const STATES: [(char, State); 24] = [
     ('L', State::VerifyingLost),
     ('d', State::Delayed),
     ('u', State::Unknown),
-    ('o', State::Ended(Ended::Ok)),
-    ('n', State::Ended(Ended::Unchanged)),
-    ('g', State::Ended(Ended::Ignored)),
-    ('s', State::Ended(Ended::Skipped)),
-    ('p', State::Ended(Ended::Failed(FailureKind::Precheck))),
-    ('e', State::Ended(Ended::Failed(FailureKind::Exit))),
-    ('t', State::Ended(Ended::Failed(FailureKind::Timeout))),
-    ('m', State::Ended(Ended::Failed(FailureKind::Limit))),
-    ('v', State::Ended(Ended::Failed(FailureKind::Verify))),
-    ('l', State::Ended(Ended::Failed(FailureKind::Lost))),
-    ('i', State::Ended(Ended::Failed(FailureKind::Internal))),
-    ('b', State::Ended(Ended::Blocked)),
-    ('x', State::Ended(Ended::LeftOut)),
-    ('z', State::Ended(Ended::Stopped)),
-    ('k', State::Ended(Ended::Interrupted)),
-    ('U', State::Ended(Ended::Undone)),
-    // It can be looked at again.
+    ('o', State::Ended(StepEnd::Ok)),
+    ('n', State::Ended(StepEnd::Unchanged)),
+    ('g', State::Ended(StepEnd::Ignored)),
+    ('s', State::Ended(StepEnd::Skipped)),
+    ('p', State::Ended(StepEnd::Failed(FailureKind::Precheck))),
+    ('e', State::Ended(StepEnd::Failed(FailureKind::Exit))),
+    ('t', State::Ended(StepEnd::Failed(FailureKind::Timeout))),
+    ('m', State::Ended(StepEnd::Failed(FailureKind::Limit))),
+    ('v', State::Ended(StepEnd::Failed(FailureKind::Verify))),
+    ('l', State::Ended(StepEnd::Failed(FailureKind::Lost))),
+    ('i', State::Ended(StepEnd::Failed(FailureKind::Internal))),
+    ('b', State::Ended(StepEnd::Blocked)),
+    ('x', State::Ended(StepEnd::LeftOut)),
+    ('z', State::Ended(StepEnd::Stopped)),
+    ('k', State::Ended(StepEnd::Interrupted)),
+    ('U', State::Ended(StepEnd::Undone)),
+    // A check can be repeated.
     ('r', State::Checking),
 ];
 
@@ -96,14 +95,14 @@ fn values<T: Copy>(table: &[(char, T)], letters: &str) -> Option<Vec<T>> {
     letters.chars().map(value).collect()
 }
 
-fn numbers(flags: &[bool]) -> Vec<u32> {
+fn set_indices(flags: &[bool]) -> Vec<u32> {
     (0..).zip(flags).filter(|(_, flag)| **flag).map(|(at, _)| at).collect()
 }
 
 impl Run {
     pub fn snapshot(&self) -> Snapshot {
         let ids = || self.plan.ids().zip(&self.tries);
-        let places = self.places.of_subjects.iter().filter(|place| place.is_sure);
+        let slots = self.slots.of_subjects.iter().filter(|slot| slot.is_sure);
         Snapshot {
             plan: self.plan.hash().to_owned(),
             states: letters(&STATES, &self.states),
@@ -126,27 +125,28 @@ impl Run {
             traces: self.traces.clone(),
             carried: self.carried.clone(),
             given: self.given.clone(),
-            places: places.map(|place| (place.pool, place.subject)).collect(),
-            left_out: numbers(&self.left_out),
+            slots: slots.map(|slot| (slot.limit, slot.subject)).collect(),
+            left_out: set_indices(&self.left_out),
             failed: self.failed.clone(),
             shut: self.shut.clone(),
             paused: self.paused.clone(),
-            paused_subjects: numbers(&self.paused_subjects),
+            paused_subjects: set_indices(&self.paused_subjects),
             held: self.held.clone(),
             stop_after: self.stop_after.iter().map(|goal| goal.vertices.clone()).collect(),
             asked: self.asked,
             tripped: self.tripped,
             kills: self.kills,
-            breaker: self.breaker.kept(),
+            breaker: self.breaker.snapshot(),
             outcome: self.outcome,
             seen: self.seen,
         }
     }
 
-    /// The run that a snapshot is of.
+    /// Restores the run of a snapshot.
     pub fn restore(plan: &Arc<Plan>, snapshot: Snapshot) -> Result<Self, ReplayError> {
         if snapshot.plan != plan.hash() {
-            let (ours, theirs) = (plan.hash().to_owned(), snapshot.plan);
+            let ours = plan.hash().to_owned();
+            let theirs = snapshot.plan;
             return Err(ReplayError::OtherPlan { ours, theirs });
         }
         let mut run = Self::new(Arc::clone(plan));
@@ -154,7 +154,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Nothing, if a number is none of the plan's.
+    /// `None` if the snapshot does not fit the plan.
     fn take_over(&mut self, snapshot: Snapshot) -> Option<()> {
         let count = self.plan.len();
         self.states = values(&STATES, &snapshot.states).filter(|all| all.len() == count)?;
@@ -203,8 +203,8 @@ impl Run {
         self.breaker = Breaker::from(snapshot.breaker);
         self.outcome = snapshot.outcome;
         self.seen = snapshot.seen;
-        for (pool, subject) in snapshot.places {
-            self.occupy(pool, subject)?;
+        for (limit, subject) in snapshot.slots {
+            self.occupy(limit, subject)?;
         }
         for id in self.plan.ids() {
             let busy =
@@ -214,7 +214,7 @@ impl Run {
                 self.take(id, true);
             }
         }
-        self.count_anew();
+        self.recount();
         Some(())
     }
 }

@@ -1,16 +1,15 @@
-//! Stopping when certain vertices have all come to their ends.
+//! Stops a run once certain vertices have succeeded.
 
 use super::tally::Class;
 use super::{Run, State};
 use crate::plan::StepId;
 
-/// Vertices after which a run stops: all of them, but for those of subjects that are left out.
+/// Vertices after which a run stops. Those of left-out subjects do not count.
 #[derive(Debug, Clone)]
 pub(super) struct StopAfter {
-    /// In their order.
+    /// Sorted.
     pub(super) vertices: Vec<StepId>,
-    /// One of them that had not come to a good end when it was last looked at. While that is so, nobody
-    /// looks at the others.
+    /// A vertex that was open at the last check. While it is open, the others need no check.
     open: Option<usize>,
 }
 
@@ -23,7 +22,7 @@ impl Run {
         self.stop_after.push(goal);
     }
 
-    /// A vertex has come to an end that is not bad.
+    /// Checks all goals after a vertex ended without failing.
     pub(super) fn stop_if_reached(&mut self, id: StepId) {
         let mut goals = std::mem::take(&mut self.stop_after);
         for goal in &mut goals {
@@ -36,7 +35,7 @@ impl Run {
         self.stop_after = goals;
     }
 
-    /// Whether all have ended well, or at least not badly. Those before `from` are looked at last.
+    /// Whether all vertices have ended without failing. The search starts at `from`.
     fn is_reached(&self, goal: &mut StopAfter, from: usize) -> bool {
         let count = goal.vertices.len();
         goal.open = (from..count).chain(0..from).find(|at| self.is_open(goal.vertices[*at]));

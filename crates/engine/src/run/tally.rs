@@ -1,13 +1,13 @@
-//! What a vertex knows of those before it, in numbers.
+//! Counts the ends of the predecessors of a vertex.
 
 use crate::plan::{Rule, Vertex};
 
-/// What an end means to those after it.
+/// The meaning of an end for the vertices after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Good,
     Bad,
-    /// Bad, but of a subject that nobody waits for.
+    /// Failed or not run, but of a subject that is left out.
     LeftOut,
 }
 
@@ -41,12 +41,12 @@ impl Tally {
         self.open() == 0
     }
 
-    /// Whether something before it did not come to a good end.
+    /// Whether a predecessor did not succeed.
     pub(super) fn has_lost(self) -> bool {
         self.bad + self.left_out > 0
     }
 
-    /// Whether a join is passed; `None` while that is open.
+    /// Whether a join is passed; `None` while undecided.
     pub(super) fn passes(self, rule: Rule) -> Option<bool> {
         let there = self.all - self.left_out;
         let need = match rule {
@@ -59,7 +59,7 @@ impl Tally {
             }
             Rule::AnyEnd => return self.has_nothing_open().then_some(true),
         };
-        // All of those that are not left out: which those are, is open until the last has ended.
+        // Until the last predecessor has ended, more subjects may be left out.
         if rule == Rule::All && self.open() > 0 {
             return (self.bad > 0).then_some(false);
         }

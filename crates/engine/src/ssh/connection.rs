@@ -1,4 +1,5 @@
-//! One conversation with a machine, through the system's `ssh`.
+//! One exchange with a machine through the system's `ssh`: command line, payload and answer.
+//! Retries and the state of attempts belong to [`super`].
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,28 +9,31 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::action::{Cancel, Output, Stream};
-use crate::execute::process::{self, Ended};
+use crate::execute::process;
+use crate::program::ExitCause;
 
-/// What runs over there. It has no single quotes, so that it is one word for any login shell.
+/// The script that runs on the machine. It has no single quotes, so that any login shell takes it
+/// as one word.
 const RUNNER: &str = include_str!("runner.sh");
 
-/// Seconds until somebody has to answer.
+/// Connect timeout in seconds.
 const CONNECT_SECONDS: u32 = 10;
 
-/// Beyond what the machine may wait by itself.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Deadline in addition to the time that the machine may wait.
+const ANSWER_DEADLINE: Duration = Duration::from_mins(1);
 
-/// What a machine prints: eight megabytes in letters, and a little.
+/// Largest answer: eight megabytes of output in base64, and a margin.
 const MAX_ANSWER: usize = 12 * 1024 * 1024;
 
-/// How machines are logged in to.
+/// How to log in to machines.
 #[derive(Debug, Clone)]
 pub struct Login {
-    /// The program; `ssh` is looked for in `PATH`.
+    /// The program; `ssh` is searched in `PATH`.
     pub program: PathBuf,
     pub user: Option<String>,
     pub key: Option<PathBuf>,
-    /// Whose keys are known; nobody else is talked to. The user's own file if it is not named.
+    /// File with the host keys of known machines; others are refused. `None` means the user's own
+    /// file.
     pub known_hosts: Option<PathBuf>,
     pub port: Option<u16>,
 }
@@ -59,7 +63,7 @@ impl Payload {
     }
 }
 
-/// What a machine says of an attempt.
+/// The state of an attempt on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
     Never,
@@ -71,14 +75,14 @@ pub(super) enum State {
 /// Why there was no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoAnswer {
-    /// It may be reached later, and nobody knows whether it has heard.
+    /// The machine may be reachable later. The message may or may not have arrived.
     Unreachable(String),
-    /// It will not talk to us, or is not who it should be.
+    /// The machine refuses the login, or its host key does not match.
     Refused(String),
 }
 
 impl Login {
-    /// Says something to a machine and waits for what it answers.
+    /// Sends a message to a machine and waits for the answer.
     pub(super) fn talk(
         &self,
         host: &str,
@@ -87,7 +91,7 @@ impl Login {
         cancel: &Cancel,
     ) -> Result<State, NoAnswer> {
         let input = format!("{}end\n", payload.0);
-        let deadline = Some(Instant::now() + wait + PATIENCE);
+        let deadline = Some(Instant::now() + wait + ANSWER_DEADLINE);
         let mut answer = Answer::default();
         let ran =
             process::run(&mut self.command(host), input.as_bytes(), deadline, cancel, &mut answer);
@@ -97,11 +101,11 @@ impl Login {
         }
         let said = answer.complaint();
         let reason = format!("`{host}` cannot be reached: {said}");
-        match (ran.ended, ran.status.code()) {
-            (Ended::ByItself, Some(90..=93)) => {
+        match (ran.cause, ran.status.code()) {
+            (ExitCause::Itself, Some(90..=93)) => {
                 Err(NoAnswer::Refused(format!("`{host}` cannot run steps: {said}")))
             }
-            (Ended::ByItself, Some(255)) if is_final(&said) => Err(NoAnswer::Refused(reason)),
+            (ExitCause::Itself, Some(255)) if is_final(&said) => Err(NoAnswer::Refused(reason)),
             _ => Err(NoAnswer::Unreachable(reason)),
         }
     }
@@ -138,7 +142,7 @@ impl Login {
     }
 }
 
-/// Trying again would not help.
+/// Whether a retry is useless.
 fn is_final(said: &str) -> bool {
     [
         "Permission denied",
@@ -150,7 +154,7 @@ fn is_final(said: &str) -> bool {
     .any(|reason| said.contains(reason))
 }
 
-/// What comes back, up to a limit.
+/// The output of ssh, up to a limit.
 #[derive(Default)]
 struct Answer {
     out: Vec<u8>,
@@ -176,7 +180,7 @@ impl Output for Answer {
 }
 
 impl Answer {
-    /// After whatever a login prints by itself.
+    /// Parses the answer, which follows any text that the login prints.
     fn state(&self) -> Option<State> {
         let text = std::str::from_utf8(&self.out).ok()?;
         let (_, text) = text.split_once("hoist 1\n")?;
@@ -197,7 +201,7 @@ impl Answer {
         let said = String::from_utf8_lossy(&self.err);
         let lines: Vec<&str> =
             said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        if lines.is_empty() { "it did not answer".to_owned() } else { lines.join("; ") }
+        if lines.is_empty() { "no answer".to_owned() } else { lines.join("; ") }
     }
 }
 
@@ -210,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn the_runner_is_one_word_for_a_login_shell() {
+    fn runner_is_one_word_for_a_login_shell() {
         assert!(!RUNNER.contains('\''));
     }
 
     #[test]
-    fn an_answer_is_found_behind_what_a_login_prints() {
+    fn answer_is_found_after_login_messages() {
         assert_eq!(answer("Welcome!\nhoist 1\nstate running\n"), Some(State::Running));
         assert_eq!(answer("hoist 1\nstate never\n"), Some(State::Never));
         let ended = State::Ended { code: 3, output: b"hello\n".to_vec() };
@@ -223,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_answer_is_none() {
+    fn incomplete_answer_is_rejected() {
         for cut in [
             "",
             "hoist 1\n",
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_prints_is_bounded() {
+    fn answer_size_is_bounded() {
         let mut answer = Answer::default();
         for _ in 0..=MAX_ANSWER / 4096 {
             answer.part(Stream::Out, &[b'x'; 4096]);
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_letters_whatever_they_hold() {
+    fn payload_values_are_base64() {
         let payload = Payload::new("start", "x").with("text", "\'; rm -rf /\nend\n");
         assert!(payload.0.lines().all(|line| line.split(' ').count() == 2 && !line.contains(';')));
     }

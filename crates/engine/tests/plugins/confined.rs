@@ -1,18 +1,17 @@
-//! Plug-ins that reach for what is not theirs: kernel settings, secrets of the controller, and files
-//! while they are only asked something.
+//! Plug-ins that reach beyond their rights: kernel settings, secrets of the controller, and files
+//! during calls that must change nothing.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hoist_engine::action::{Action, Catalog, Document};
-use hoist_engine::plugin::{self, Driver, Isolation, IsolationPolicy, PluginError};
+use hoist_engine::action::{Action, Catalog, Document, Planner};
+use hoist_engine::plugin::{self, Driver, Isolation, IsolationPolicy, PluginError, UnknownPolicy};
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, opened, private};
 
-/// A plug-in that makes each of these attempts whatever it is asked, and answers with those that
-/// succeeded.
+/// A plug-in that makes these attempts on every request, and answers with those that succeeded.
 fn attempting(stage: &Stage, name: &str, attempts: &[(&str, &str)]) -> PathBuf {
     let mut tries = String::new();
     for (what, command) in attempts {
@@ -36,7 +35,7 @@ echo '{{"t":"result","ok":true,'"$answer"'}}'
     stage.put(name, &text)
 }
 
-/// What the plug-in could do when it was asked each of the questions that change nothing.
+/// The attempts that succeeded during each request that must change nothing.
 fn by_questions(path: &Path, isolation: &Arc<Isolation>) -> Vec<(&'static str, String)> {
     let plugin = opened(path, isolation);
     let document = Document::default();
@@ -52,14 +51,14 @@ fn by_questions(path: &Path, isolation: &Arc<Isolation>) -> Vec<(&'static str, S
     ]
 }
 
-/// The same when it ran.
+/// The attempts that succeeded during a run.
 fn by_running(stage: &Stage, path: &Path, isolation: &Arc<Isolation>) -> String {
     let plugin = opened(path, isolation);
     let done = stage.with(Value::Null, |step, ctx| plugin.apply(step, ctx)).expect("it runs");
     done.receipt.as_str().expect("a text").to_owned()
 }
 
-/// Each is harmless where it succeeds.
+/// Each attempt is harmless where it succeeds.
 const AT_THE_KERNEL: [(&str, &str); 8] = [
     ("sysctl", "value=$(cat /proc/sys/kernel/panic); echo $value >/proc/sys/kernel/panic"),
     (
@@ -88,18 +87,20 @@ fn plug_in_cannot_set_the_kernel() {
 }
 
 #[test]
-fn plug_in_does_not_find_what_the_controller_keeps() {
+fn plug_in_does_not_see_private_files_of_the_controller() {
     let stage = Stage::new();
     let dir = stage.work();
     let dir = dir.parent().expect("it has one");
-    let (data, key) = (dir.join("data"), dir.join("ssh.key"));
+    let data = dir.join("data");
+    let key = dir.join("ssh.key");
     fs_err::create_dir_all(data.join("deploy/local/n1")).expect("a directory");
     fs_err::write(data.join("admin.token"), "hoist-admin").expect("a file");
     fs_err::write(data.join("deploy/journal"), "hoist-journal").expect("a file");
     fs_err::write(&key, "hoist-key").expect("a file");
     let isolation = Arc::new(Isolation::required([data.clone(), key.clone()]));
     let read = |path: &Path| format!("cat {} | grep hoist", path.display());
-    let (token, journal) = (data.join("admin.token"), data.join("deploy/journal"));
+    let token = data.join("admin.token");
+    let journal = data.join("deploy/journal");
     let attempts = [
         ("token", read(&token)),
         ("journal", read(&journal)),
@@ -130,7 +131,7 @@ fn step_works_in_its_directory_below_hidden_ones() {
 }
 
 #[test]
-fn questions_that_change_nothing_cannot_write_files() {
+fn pure_requests_cannot_write_files() {
     let stage = Stage::new();
     let name = format!("hoist-mark-{}", std::process::id());
     let places =
@@ -145,7 +146,7 @@ fn questions_that_change_nothing_cannot_write_files() {
         assert_eq!(did.trim_matches('"'), "did:", "{verb}");
     }
     assert_eq!(fs_err::read(&path).expect("a file"), before);
-    // What it needs on the way has a place of its own, of which nothing is left.
+    // Temporary directories are private, and are gone afterwards.
     let private_places = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
     let commands = private_places.map(|place| format!("echo x >{place}/{name}"));
     let attempts =
@@ -157,7 +158,7 @@ fn questions_that_change_nothing_cannot_write_files() {
     for place in private_places {
         assert!(!Path::new(place).join(&name).exists(), "{place}");
     }
-    // When it runs it is there to change the machine.
+    // A run may change the machine.
     let attempts = [("work", "echo x >mark"), ("temporary", "f=$(mktemp) && rm $f")];
     assert_eq!(
         by_running(&stage, &attempting(&stage, "works", &attempts), &private()),
@@ -181,10 +182,10 @@ fn plug_in_that_cannot_be_isolated_is_refused() {
     fs_err::copy(&path, &driver).expect("a copy");
     let error = Driver::open(dir, "lonely", &missing).expect_err("it is refused");
     assert!(matches!(error, PluginError::NotIsolated { .. }), "{error}");
-    // Only by the operator's word.
+    // Only the operator's policy permits it.
     let none = Isolation::find(IsolationPolicy::None, None);
     assert!(matches!(none, Isolation::None { .. }), "{none}");
     opened(&path, &Arc::new(none));
-    assert_eq!("".parse::<IsolationPolicy>(), Err("it is `required` or `none`".to_owned()));
+    assert_eq!("".parse::<IsolationPolicy>(), Err(UnknownPolicy));
     assert_eq!(json!(private().is_private()), json!(true));
 }

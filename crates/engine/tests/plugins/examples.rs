@@ -1,12 +1,14 @@
-//! The plug-ins under examples/ do what they say.
+//! The plug-ins under examples/ keep their promises.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use hoist_engine::action::{Ability, Action, Catalog, Document, Done, Stream, Undone, Verdict};
+use hoist_engine::action::{
+    Ability, Action, ApplyOutcome, Catalog, Document, Planner, Stream, UndoOutcome, Verdict,
+};
 use hoist_engine::contribute::merge;
-use hoist_engine::plan::Made;
-use hoist_engine::plugin::check::{Kept, check};
+use hoist_engine::plan::AppliedAttempt;
+use hoist_engine::plugin::check::{RuleVerdict, check};
 use hoist_engine::plugin::{Isolation, Plugin};
 use serde_json::{Value, json};
 
@@ -17,26 +19,26 @@ fn example(name: &str) -> PathBuf {
     PathBuf::from(root).join(format!("hoist-action-{name}"))
 }
 
-/// Runs, verifies, runs again and undoes; gives what was printed.
+/// Runs, verifies, runs again and undoes; returns the output.
 fn round_trip(stage: &Stage, plugin: &Plugin, input: &Value) -> Vec<(Stream, String)> {
     assert_eq!(plugin.validate(input), []);
     let verify =
         || stage.with(input.clone(), |step, ctx| plugin.verify(step, ctx)).expect("an answer");
     let run = || stage.with(input.clone(), |step, ctx| plugin.apply(step, ctx)).expect("it works");
-    assert!(matches!(verify(), Verdict::DoesNot { .. }), "nothing was done yet");
-    let Done { changed, receipt } = run();
+    assert!(matches!(verify(), Verdict::Fails(_)), "nothing was done yet");
+    let ApplyOutcome { changed, receipt } = run();
     assert!(changed);
     assert_eq!(verify(), Verdict::Holds);
     assert!(!run().changed, "the second time there is nothing to do");
-    let made = Made { attempt: "r/1/1".to_owned(), receipt, ..Made::default() };
+    let made = AppliedAttempt { attempt: "r/1/1".to_owned(), receipt, ..AppliedAttempt::default() };
     let undone = stage.with(input.clone(), |step, ctx| plugin.undo(step, &made, ctx));
-    assert_eq!(undone.expect("an answer"), Undone::Undone);
-    assert!(matches!(verify(), Verdict::DoesNot { .. }), "it was taken back");
+    assert_eq!(undone.expect("an answer"), UndoOutcome::Undone);
+    assert!(matches!(verify(), Verdict::Fails(_)), "it was undone");
     stage.paper.lines()
 }
 
 #[test]
-fn a_message_of_the_day_is_written_and_taken_back() {
+fn motd_example_writes_and_undoes_its_file() {
     for isolation in [private(), open_to_all()] {
         let stage = Stage::new();
         let plugin = opened(&example("motd"), &isolation);
@@ -57,7 +59,7 @@ fn a_message_of_the_day_is_written_and_taken_back() {
 }
 
 #[test]
-fn a_credential_comes_by_descriptor_and_is_nowhere_else() {
+fn credential_is_passed_by_descriptor_only() {
     for isolation in [private(), open_to_all()] {
         let stage = Stage::new();
         let plugin = opened(&example("credential"), &isolation);
@@ -75,7 +77,7 @@ fn a_credential_comes_by_descriptor_and_is_nowhere_else() {
 }
 
 #[test]
-fn inputs_that_cannot_be_are_told_before_anything_runs() {
+fn invalid_inputs_are_reported_before_a_run() {
     for name in ["motd", "credential"] {
         let plugin = opened(&example(name), &private());
         for input in [Value::Null, json!(7), json!({}), json!({"pth": "x"}), json!({"path": ["x"]})]
@@ -91,7 +93,7 @@ fn inputs_that_cannot_be_are_told_before_anything_runs() {
 }
 
 #[test]
-fn the_examples_keep_all_rules() {
+fn examples_follow_all_rules() {
     for (name, isolation) in
         [("motd", private()), ("credential", private()), ("motd", open_to_all())]
     {
@@ -112,19 +114,20 @@ fn the_examples_keep_all_rules() {
             "verify",
             "run.again",
             "undo",
+            "undo.no_receipt",
         ];
-        assert_eq!(rules, wanted.map(|rule| (rule, Kept::Kept)), "{report:#?}");
+        assert_eq!(rules, wanted.map(|rule| (rule, RuleVerdict::Followed)), "{report:#?}");
     }
 }
 
 #[test]
-fn the_isolation_that_was_found_is_told() {
+fn isolation_is_described() {
     assert!(private().to_string().starts_with("mounts, processes"));
     let none = Isolation::None { why: "not permitted".to_owned() };
     assert_eq!(none.to_string(), "none: not permitted");
 }
 
-/// A plug-in that shows what it was sent.
+/// A plug-in that prints its input.
 const CURIOUS: &str = r#"#!/usr/bin/env python3
 import json, os, sys
 request = json.load(sys.stdin)
@@ -140,19 +143,19 @@ print(json.dumps({"t": "result", "ok": True, **answers[request["verb"]]}))
 "#;
 
 #[test]
-fn a_plug_in_is_shown_its_own_sections_and_its_needs_are_merged() {
+fn plug_in_sees_its_sections_and_contributes() {
     let stage = Stage::new();
     let plugin = opened(&stage.put("curious", CURIOUS), &private());
     let document: Document =
         serde_json::from_value(json!({"network": {"mtu": 9000}, "secrets": {"a": 1}})).unwrap();
-    let merged = merge(&document, [&plugin as &dyn Action], &json!({"cores": 2})).unwrap();
+    let merged = merge(&document, [&plugin], &json!({"cores": 2})).unwrap();
     assert_eq!(merged.0["storage"], json!({"seen": [["network"], {"cores": 2}]}));
     let steps = plugin.plan(&merged, &Value::Null).unwrap();
     assert_eq!(steps[0].call.input, json!(["network"]));
 }
 
 #[test]
-fn a_plug_in_that_declares_it_has_the_network_and_is_told_what_it_acts_on() {
+fn plug_in_with_network_gets_task_and_subject() {
     let stage = Stage::new();
     let plugin = opened(&stage.put("curious", CURIOUS), &private());
     let done = stage.with(json!({"a": 1}), |step, ctx| plugin.apply(step, ctx)).unwrap();

@@ -1,15 +1,16 @@
-//! Plug-ins that do what they should not: each comes to an end, with an error that says what it did.
+//! Misbehaving plug-ins: each comes to an end, with an error that names the misbehaviour.
 
 use std::time::{Duration, Instant};
 
 use hoist_engine::action::{Action, Stream};
 use hoist_engine::plugin::{GRACE, LINGER, MAX_BYTES, MAX_ERROR_LINE, MAX_LINE, MAX_LINES};
 use hoist_engine::record::FailureKind;
+use hoist_testkit::eventually;
 use serde_json::{Value, json};
 
 use crate::stage::{SECRET, Stage, open_to_all, opened, private, refused};
 
-/// Its failure in both ways of running it has this kind and this in its reason.
+/// Asserts that the plug-in fails in both isolations with this kind and this text in the reason.
 #[track_caller]
 fn fails(stage: &Stage, body: &str, kind: FailureKind, reason: &str) {
     let path = stage.put_shell("hostile", body);
@@ -24,15 +25,10 @@ fn fails(stage: &Stage, body: &str, kind: FailureKind, reason: &str) {
 /// Waits until no process has this word in its command line.
 #[track_caller]
 fn are_gone(word: &str) {
-    let until = Instant::now() + Duration::from_secs(20);
-    loop {
+    eventually("processes of the plug-in end", || {
         let left = processes(word);
-        if left.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < until, "still there: {left:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    });
 }
 
 fn processes(word: &str) -> Vec<String> {
@@ -43,19 +39,19 @@ fn processes(word: &str) -> Vec<String> {
 }
 
 #[test]
-fn one_that_hangs_and_ignores_term_is_killed_at_its_deadline() {
+fn hanging_plug_in_is_killed_at_its_deadline() {
     let mut stage = Stage::new();
     stage.time = Duration::from_secs(1);
     let body = "trap '' TERM; while :; do sleep 7531; done";
     let began = Instant::now();
-    fails(&stage, body, FailureKind::Timeout, "was not done after");
-    // Twice, with room for a slow machine.
+    fails(&stage, body, FailureKind::Timeout, "timed out after");
+    // Twice the deadline, with a margin for slow machines.
     assert!(began.elapsed() < 2 * (stage.time + GRACE + LINGER) + Duration::from_secs(20));
     are_gone("7531");
 }
 
 #[test]
-fn one_that_is_not_wanted_any_more_can_clean_up_and_ends() {
+fn cancelled_plug_in_can_clean_up() {
     for isolation in [private(), open_to_all()] {
         let stage = Stage::new();
         let body =
@@ -63,11 +59,12 @@ fn one_that_is_not_wanted_any_more_can_clean_up_and_ends() {
         let plugin = opened(&stage.put_shell("hostile", body), &isolation);
         let failure = std::thread::scope(|scope| {
             let run = scope.spawn(|| stage.with(Value::Null, |step, ctx| plugin.apply(step, ctx)));
-            while !stage.paper.lines().contains(&(Stream::Err, "up".to_owned())) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            eventually("plug-in is up", || {
+                let lines = stage.paper.lines();
+                if lines.contains(&(Stream::Err, "up".to_owned())) { Ok(()) } else { Err(lines) }
+            });
             stage.cancel.cancel();
-            run.join().expect("no panic").expect_err("it was stopped")
+            run.join().expect("no panic").expect_err("the run was stopped")
         });
         assert!(failure.reason.contains("because the run was stopped"), "{failure}");
         assert_eq!(fs_err::read_to_string(stage.work().join("trace")).unwrap(), "cleaned\n");
@@ -75,7 +72,7 @@ fn one_that_is_not_wanted_any_more_can_clean_up_and_ends() {
 }
 
 #[test]
-fn floods_are_cut() {
+fn plug_in_output_is_bounded() {
     let stage = Stage::new();
     let log = r#"{"t":"log","msg":"x"}"#;
     fails(
@@ -88,15 +85,15 @@ fn floods_are_cut() {
         &stage,
         "yes >&2",
         FailureKind::Internal,
-        &format!("more than {MAX_BYTES} bytes on standard error"),
+        &format!("standard error has more than {MAX_BYTES} bytes"),
     );
-    fails(&stage, "yes | tr -d '\\n'", FailureKind::Internal, "bytes on standard output");
+    fails(&stage, "yes | tr -d '\\n'", FailureKind::Internal, "standard output has more than");
     let most = 2 * 3 * MAX_BYTES;
     assert!(stage.paper.bytes() < most, "{} bytes were kept", stage.paper.bytes());
 }
 
 #[test]
-fn a_line_of_ten_megabytes_is_refused_on_one_side_and_cut_on_the_other() {
+fn long_line_is_refused_on_stdout_and_cut_on_stderr() {
     let stage = Stage::new();
     let long = "head -c 10000000 /dev/zero | tr '\\0' x";
     let wanted = format!("longer than {MAX_LINE} bytes");
@@ -108,7 +105,7 @@ fn a_line_of_ten_megabytes_is_refused_on_one_side_and_cut_on_the_other() {
 }
 
 #[test]
-fn a_result_at_the_limit_is_taken() {
+fn result_at_the_limit_is_accepted() {
     let stage = Stage::new();
     // The line without the text has 43 bytes.
     let body = |length: usize| {
@@ -124,9 +121,9 @@ fn a_result_at_the_limit_is_taken() {
 }
 
 #[test]
-fn what_is_no_message_is_told_with_its_line() {
+fn invalid_message_is_reported_with_its_line() {
     let stage = Stage::new();
-    let place = "line 2 of its output is not a message";
+    let place = "line 2 of the output is not a message";
     let lines = [
         "hello",
         "",
@@ -142,17 +139,17 @@ fn what_is_no_message_is_told_with_its_line() {
         fails(&stage, &body, FailureKind::Internal, place);
     }
     let deep = format!("printf '%s\\n' '{}'", "[".repeat(5000));
-    fails(&stage, &deep, FailureKind::Internal, "line 1 of its output is not a message");
+    fails(&stage, &deep, FailureKind::Internal, "line 1 of the output is not a message");
 }
 
 #[test]
-fn the_result_comes_once_and_last() {
+fn result_must_be_single_and_last() {
     let stage = Stage::new();
     fails(
         &stage,
         "result; result",
         FailureKind::Internal,
-        "line 2 of its output comes after the result",
+        "line 2 of the output comes after the result",
     );
     fails(
         &stage,
@@ -163,31 +160,26 @@ fn the_result_comes_once_and_last() {
 }
 
 #[test]
-fn ends_without_a_result_are_told_apart() {
+fn exits_without_a_result_are_distinguished() {
     let stage = Stage::new();
-    fails(&stage, "exit 0", FailureKind::Exit, "ended with status 0 and without a result");
+    fails(&stage, "exit 0", FailureKind::Exit, "exited with status 0 and without a result");
     fails(
         &stage,
         "echo 'no disk' >&2; exit 3",
         FailureKind::Exit,
         "status 3 and without a result (`no disk`)",
     );
-    fails(
-        &stage,
-        "result; exit 4",
-        FailureKind::Exit,
-        "said that all is well and ended with status 4",
-    );
+    fails(&stage, "result; exit 4", FailureKind::Exit, "reported success but exited with status 4");
     fails(&stage, "kill -9 $$", FailureKind::Exit, "without a result");
-    fails(&stage, "result; sleep 7533", FailureKind::Internal, "gave its result and did not end");
+    fails(&stage, "result; sleep 7533", FailureKind::Internal, "did not exit within");
     are_gone("7533");
 }
 
 #[test]
-fn one_that_closes_its_output_and_goes_on_is_ended() {
+fn plug_in_that_closes_its_output_is_ended() {
     let mut stage = Stage::new();
     let path = stage.put_shell("hostile", "exec >&-; sleep 7532");
-    // There what it was started through has the output, too: the deadline ends it.
+    // In namespaces the launcher also holds the output, so the deadline ends it.
     stage.time = LINGER + Duration::from_secs(2);
     let [within, without] = stage.failure(&path, &Value::Null);
     assert_eq!(within.kind, FailureKind::Timeout, "{within}");
@@ -196,7 +188,7 @@ fn one_that_closes_its_output_and_goes_on_is_ended() {
 }
 
 #[test]
-fn a_failure_that_it_tells_itself_is_its_reason() {
+fn reported_failure_is_the_reason() {
     let stage = Stage::new();
     let path =
         stage.put_shell("hostile", r#"echo '{"t":"result","ok":false,"error":"no disk"}'; exit 1"#);
@@ -207,9 +199,9 @@ fn a_failure_that_it_tells_itself_is_its_reason() {
 }
 
 #[test]
-fn a_daemon_that_keeps_the_pipe_is_an_error_and_not_a_hang() {
+fn daemon_that_holds_the_pipe_is_an_error() {
     let stage = Stage::new();
-    // Away from its session, as daemons go.
+    // In a session of its own, like a daemon.
     fails(&stage, "setsid sleep 7534 & result", FailureKind::Internal, "left processes behind");
     are_gone("7534");
     let quiet = "setsid sleep 7535 >/dev/null 2>&1 </dev/null & result";
@@ -220,16 +212,16 @@ fn a_daemon_that_keeps_the_pipe_is_an_error_and_not_a_hang() {
 }
 
 #[test]
-fn many_children_at_the_deadline_are_all_gone_afterwards() {
+fn all_children_are_gone_after_the_deadline() {
     let mut stage = Stage::new();
     stage.time = Duration::from_secs(2);
     let body = "for n in 1 2 3 4 5 6 7 8 9; do (trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 7536; :' & sleep 7536 & wait; :) & done; wait";
-    fails(&stage, body, FailureKind::Timeout, "was not done after");
+    fails(&stage, body, FailureKind::Timeout, "timed out after");
     are_gone("7536");
 }
 
 #[test]
-fn secrets_that_it_prints_are_not_kept() {
+fn printed_secrets_are_redacted() {
     let body = r#"
 secret=$(cat <&3)
 echo "stderr $secret" >&2
@@ -258,7 +250,7 @@ echo '{"t":"result","ok":true,"receipt":{"'"$secret"'":["receipt '"$secret"'"]}}
 }
 
 #[test]
-fn a_secret_is_neither_an_argument_nor_in_the_environment() {
+fn secret_is_not_in_arguments_or_environment() {
     let body = r#"
 if cat /proc/self/environ | grep -q k[e]ttle || grep -q k[e]ttle /proc/$$/cmdline /proc/$PPID/cmdline; then exit 9; fi
 [ "$(cat <&3)" = kettle-and-drum ] || exit 8
@@ -276,14 +268,14 @@ result"#;
             .map(|(_, line)| line.as_str())
             .collect();
         assert!(names.contains(&"PATH"), "{said:?}");
-        // The last two are the shell's own.
+        // The shell sets the last two itself.
         let known = ["PATH", "HOME", "LC_ALL", "HOIST_ATTEMPT", "HOIST_LEDGER", "PWD", "OLDPWD"];
         assert!(names.iter().all(|name| known.contains(name)), "{said:?}");
     }
 }
 
 #[test]
-fn secrets_that_are_unknown_or_too_many_are_told() {
+fn unknown_or_too_many_secrets_are_refused() {
     let stage = Stage::new();
     let path = stage.put_shell("hostile", "result");
     let many: serde_json::Map<String, Value> =
@@ -292,7 +284,7 @@ fn secrets_that_are_unknown_or_too_many_are_told() {
         (json!({"secrets": {"a": "site/none"}}), "there is no secret `site/none`"),
         (json!({"secrets": {"a": 7}}), "must be a reference"),
         (json!({"secrets": []}), "must be an object"),
-        (json!({"secrets": many}), "8 secrets are named and 7 can be given"),
+        (json!({"secrets": many}), "8 secrets are named; at most 7 are available"),
     ];
     for (input, reason) in inputs {
         for failure in stage.failure(&path, &input) {
@@ -302,7 +294,7 @@ fn secrets_that_are_unknown_or_too_many_are_told() {
 }
 
 #[test]
-fn it_sees_no_devices_no_network_and_no_other_processes() {
+fn plug_in_sees_no_devices_network_or_processes() {
     let stage = Stage::new();
     let body = r#"
 ls /dev | tr '\n' ' ' >&2; echo >&2
@@ -314,14 +306,14 @@ result"#;
     stage.with(Value::Null, |step, ctx| plugin.apply(step, ctx)).expect("it works");
     let said: Vec<String> = stage.paper.lines().into_iter().map(|(_, line)| line).collect();
     assert_eq!(said[0].trim(), "fd full null random shm urandom zero");
-    // Nothing but a loopback that is down.
+    // Only a loopback interface that is down.
     assert_eq!(said[1], "1");
     assert!(said[2].trim().parse::<u32>().unwrap() < 8, "{said:?}");
     assert_eq!(said[3], "in work");
 }
 
 #[test]
-fn what_it_was_kept_away_from_it_cannot_get_back() {
+fn plug_in_cannot_undo_its_isolation() {
     let stage = Stage::new();
     let body = r#"
 mkdir there
@@ -340,7 +332,7 @@ result"#;
 }
 
 #[test]
-fn one_that_takes_no_request_is_no_trouble() {
+fn plug_in_need_not_read_its_request() {
     let stage = Stage::new();
     let text = r#"#!/bin/sh
 echo '{"t":"result","ok":true,"diagnostics":[],"description":{"proto":[1],"name":"deaf","version":"1"}}'
@@ -351,14 +343,14 @@ echo '{"t":"result","ok":true,"diagnostics":[],"description":{"proto":[1],"name"
 }
 
 #[test]
-fn what_cannot_be_described_is_no_plug_in() {
+fn file_without_valid_description_is_refused() {
     let stage = Stage::new();
     let describe = |fields: &str| {
         format!("#!/bin/sh\necho '{{\"t\":\"result\",\"ok\":true,\"description\":{{{fields}}}}}'\n")
     };
     let cases = [
-        (describe(r#""proto":[2,3],"name":"odd","version":"1""#), "speaks the versions [2, 3]"),
-        (describe(r#""proto":[1],"name":"even","version":"1""#), "it calls itself `even`"),
+        (describe(r#""proto":[2,3],"name":"odd","version":"1""#), "speaks versions [2, 3]"),
+        (describe(r#""proto":[1],"name":"even","version":"1""#), "the name `even`"),
         (describe(r#""name":"odd","version":"1""#), "`description`: missing field `proto`"),
         (
             "#!/bin/sh\necho '{\"t\":\"result\",\"ok\":true}'\n".to_owned(),

@@ -1,4 +1,4 @@
-//! Plug-ins: the examples, and those that do what they should not.
+//! Plug-ins: the examples, and misbehaving ones.
 
 mod confined;
 mod examples;

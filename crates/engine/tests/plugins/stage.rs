@@ -1,15 +1,16 @@
-//! A directory with plug-ins in it, and what an action is given.
+//! A directory with plug-ins in it, and the context of an action.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hoist_engine::action::{Action, Cancel, Ctx, Failure, Output, Secrets, Stream};
-use hoist_engine::execute::Programs;
+use hoist_engine::execute::AttemptPrograms;
 use hoist_engine::plan::{Call, Step};
 use hoist_engine::plugin::{Isolation, Plugin, PluginError};
 use hoist_engine::record::FailureKind;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 pub(crate) const SECRET: &str = "kettle-and-drum";
@@ -25,31 +26,31 @@ pub(crate) fn open_to_all() -> Arc<Isolation> {
     Arc::new(Isolation::None { why: "a test says so".to_owned() })
 }
 
-/// What was printed, with its streams.
+/// The recorded output, with its streams.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Paper(Arc<Mutex<Vec<Printed>>>);
+pub(crate) struct Paper(Arc<Mutex<Vec<OutputLine>>>);
 
-type Printed = (Stream, Vec<u8>);
+type OutputLine = (Stream, Vec<u8>);
 
 impl Output for Paper {
     fn line(&mut self, stream: Stream, bytes: &[u8]) {
-        self.0.lock().expect("no panic").push((stream, bytes.to_vec()));
+        self.0.lock().push((stream, bytes.to_vec()));
     }
     fn progress(&mut self, done: u64, total: Option<u64>) {
         let text = format!("progress {done} of {total:?}");
-        self.0.lock().expect("no panic").push((Stream::Note, text.into_bytes()));
+        self.0.lock().push((Stream::Note, text.into_bytes()));
     }
 }
 
 impl Paper {
     pub(crate) fn lines(&self) -> Vec<(Stream, String)> {
         let text =
-            |(stream, bytes): &Printed| (*stream, String::from_utf8_lossy(bytes).into_owned());
-        self.0.lock().expect("no panic").iter().map(text).collect()
+            |(stream, bytes): &OutputLine| (*stream, String::from_utf8_lossy(bytes).into_owned());
+        self.0.lock().iter().map(text).collect()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.0.lock().expect("no panic").iter().map(|(_, bytes)| bytes.len()).sum()
+        self.0.lock().iter().map(|(_, bytes)| bytes.len()).sum()
     }
 }
 
@@ -82,7 +83,7 @@ impl Stage {
         Self { directory, paper: Paper::default(), cancel: Cancel::default(), time }
     }
 
-    /// Where steps work.
+    /// The working directory of steps.
     pub(crate) fn work(&self) -> PathBuf {
         self.directory.path().join("work")
     }
@@ -94,7 +95,7 @@ impl Stage {
         path
     }
 
-    /// A plug-in in sh that can be described; `body` is what it does when it runs.
+    /// A plug-in in sh with a valid description; `body` runs for `run`.
     pub(crate) fn put_shell(&self, name: &str, body: &str) -> PathBuf {
         let text = format!(
             r#"#!/bin/sh
@@ -114,7 +115,7 @@ result() {{ echo '{{"t":"result","ok":true}}'; }}
         let step = Step { call, ..Step::default() };
         let mut paper = self.paper.clone();
         let mut ctx = Ctx {
-            // What belongs to it is ended by it, so no two tests have the same.
+            // An attempt ends all processes with its mark, so no two tests may share one.
             attempt: &self.work().display().to_string(),
             task: "task",
             subject: "n1",
@@ -122,18 +123,18 @@ result() {{ echo '{{"t":"result","ok":true}}'; }}
             deadline: Some(Instant::now() + self.time),
             cancel: &self.cancel,
             secrets: &OneSecret,
-            programs: &Programs::default(),
+            programs: &AttemptPrograms::default(),
             output: &mut paper,
         };
         act(&step, &mut ctx)
     }
 
-    /// Runs it once in each way plug-ins are run, which must come to the same.
+    /// Runs the plug-in once in each isolation; both must fail alike.
     pub(crate) fn failure(&self, path: &Path, input: &Value) -> [Failure; 2] {
         [private(), open_to_all()].map(|isolation| {
             let plugin = opened(path, &isolation);
             let ended = self.with(input.clone(), |step, ctx| plugin.apply(step, ctx));
-            ended.expect_err("it does what it should not")
+            ended.expect_err("the plug-in misbehaves")
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for programs whoever keeps them.
+//! Tests of programs that hold with a supervisor and with shells.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use hoist_engine::action::{Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Verdict};
+use hoist_diagnostic::Diagnostic;
+use hoist_engine::action::{Action, ApplyOutcome, Catalog, Ctx, Description, Failure, Verdict};
 use hoist_engine::drive::Executor as _;
-use hoist_engine::execute::process::Ended;
-use hoist_engine::execute::{LocalExecutor, NoSecrets, Outputs, Place, Site, Start, private_dir};
+use hoist_engine::execute::{BaseDirectory, LocalExecutor, NoSecrets, Outputs, Site, private_dir};
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Step, StepId, Vertex};
+use hoist_engine::program::{ExitCause, ProgramStart};
 use hoist_engine::record::{End, FailureKind};
-use hoist_engine::run::{Effect, Event, Found};
+use hoist_engine::run::{AttemptStatus, Effect, Event};
+use hoist_testkit::eventually;
 use serde_json::{Value, json};
 
 pub(super) const STEP: StepId = StepId(0);
@@ -21,9 +23,9 @@ pub(super) const START: Effect = Effect::Start { step: STEP, attempt: 1 };
 pub(super) const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
 pub(super) const KILL: Effect = Effect::Kill { step: STEP, attempt: 1 };
 
-/// Runs a script. With `secret`, the script finds a file in `$SECRET`; with `large`, so many bytes in
-/// its environment; with `unkept`, nobody hears how it ended; with `more`, there is more to it than a
-/// program.
+/// Runs a script. With `secret`, the script finds a file in `$SECRET`; with `large`, so many bytes
+/// in its environment; with `unkept`, its end is not reported; with `more`, the action does more
+/// than run a program.
 struct Sh;
 
 impl Action for Sh {
@@ -35,10 +37,10 @@ impl Action for Sh {
         Vec::new()
     }
 
-    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let input = &step.call.input;
-        let ran = if let Some(begun) = ctx.programs.begun(ctx.attempt) {
-            begun.follow(ctx.deadline, ctx.cancel, ctx.output)
+        let ran = if let Some(program) = ctx.programs.earlier(ctx.attempt) {
+            program.follow(ctx.deadline, ctx.cancel, ctx.output)
         } else {
             let script = input["script"].as_str().expect("a script");
             let argv = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
@@ -53,14 +55,15 @@ impl Action for Sh {
             }
             if let Some(size) = input["large"].as_u64() {
                 let size = usize::try_from(size).expect("a size");
-                // The system takes no variable of more than 128 KiB.
+                // The kernel refuses variables of more than 128 KiB.
                 env.extend(
                     (0..size / 1024)
                         .map(|at| (format!("LARGE_{at:04}").into(), "x".repeat(1024 - 11).into())),
                 );
             }
-            let start = Start { argv, directory: ctx.directory.to_owned(), env };
-            let (deadline, cancel) = (ctx.deadline, ctx.cancel);
+            let start = ProgramStart { argv, directory: ctx.directory.to_owned(), env };
+            let deadline = ctx.deadline;
+            let cancel = ctx.cancel;
             let ran = ctx.programs.run(ctx.attempt, start, deadline, cancel, ctx.output)?;
             if input["unkept"].is_boolean() {
                 std::thread::sleep(Duration::from_mins(5));
@@ -70,9 +73,9 @@ impl Action for Sh {
         let failure = |kind, reason| Err(Failure { kind, reason });
         match ran {
             Err(error) => failure(FailureKind::Lost, error.to_string()),
-            Ok(ran) => match (ran.ended, ran.fault()) {
-                (_, None) => Ok(Done { changed: true, receipt: Value::Null }),
-                (Ended::TimedOut, Some(reason)) => failure(FailureKind::Timeout, reason),
+            Ok(ran) => match (ran.cause, ran.fault()) {
+                (_, None) => Ok(ApplyOutcome { changed: true, receipt: Value::Null }),
+                (ExitCause::TimedOut, Some(reason)) => failure(FailureKind::Timeout, reason),
                 (_, Some(reason)) => failure(FailureKind::Exit, reason),
             },
         }
@@ -81,7 +84,7 @@ impl Action for Sh {
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         match self.apply(step, ctx) {
             Ok(_) => Ok(Verdict::Holds),
-            Err(failure) => Ok(Verdict::DoesNot { reason: failure.reason }),
+            Err(failure) => Ok(Verdict::fails(failure.reason)),
         }
     }
 
@@ -107,7 +110,7 @@ pub(super) fn runs(script: &str) -> Plan {
     plan(Step { call: call(json!({ "script": script })), ..Step::default() })
 }
 
-/// A controller's directory, and who works in it.
+/// A controller's directory with its executor.
 pub(super) struct Site1 {
     pub(super) executor: LocalExecutor,
     events: Receiver<Event>,
@@ -122,10 +125,11 @@ impl Site1 {
             catalog,
             secrets: Arc::new(NoSecrets),
             outputs: Outputs::in_dir(dir.join("output")),
-            place: Place::Below(dir.join("local")),
+            base: BaseDirectory::Below(dir.join("local")),
         };
         let (send, events) = channel();
-        let executor = LocalExecutor::new("r1", site, &dir.join("ledger"), send, crate::keeper());
+        let executor =
+            LocalExecutor::new("r1", site, &dir.join("ledger"), send, crate::supervisor());
         Self { executor: executor.expect("a ledger"), events }
     }
 
@@ -146,22 +150,15 @@ impl Site1 {
     }
 }
 
-pub(super) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_mins(2);
-    while !is_so() {
-        assert!(Instant::now() < until, "waited for: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The number that a program writes to the file `pid` of its directory; it is ended with the test.
+/// The process id that a program writes to the file `pid` of its directory. The process is killed
+/// at the end of the test.
 pub(super) struct Pid(i32);
 
 impl Pid {
     pub(super) fn of(dir: &Path) -> Self {
         let path = dir.join("local/n/pid");
         let read = || fs_err::read_to_string(&path).unwrap_or_default();
-        wait_for("it begins", || read().ends_with('\n'));
+        eventually("program starts", || read().ends_with('\n'));
         Self(read().trim().parse().expect("a number"))
     }
 
@@ -176,8 +173,8 @@ impl Pid {
         rustix::process::Pid::from_raw(parent.parse().expect("a number")).expect("one")
     }
 
-    /// Whether somebody in this process has its pipe, and so reads what it prints. What it printed
-    /// before and nobody has read is lost with its end.
+    /// Whether this process holds the pipe of the program, and so reads its output. Unread output
+    /// is lost with the end of the program.
     pub(super) fn is_read(&self) -> bool {
         let pipe = fs_err::read_link(format!("/proc/{}/fd/1", self.0)).expect("it runs");
         let own = fs_err::read_dir("/proc/self/fd").expect("files").flatten();
@@ -205,23 +202,23 @@ pub(super) fn output(dir: &Path) -> String {
 }
 
 pub(super) const IS_RUNNING: fn(&Event) -> bool =
-    |event| matches!(event, Event::Found { found: Found::Running, .. });
+    |event| matches!(event, Event::Found { found: AttemptStatus::Running, .. });
 pub(super) const IS_GONE: fn(&Event) -> bool =
-    |event| matches!(event, Event::Found { found: Found::Gone, .. });
+    |event| matches!(event, Event::Found { found: AttemptStatus::Gone, .. });
 
 pub(super) const DIR: &str = "HOIST_TEST_DIR";
 const SCRIPT: &str = "HOIST_TEST_SCRIPT";
 
-/// No test of its own: a controller in a process that is killed.
+/// Not a test: a controller in a process that is killed.
 #[test]
 #[ignore = "others start it"]
-fn a_controller_of_another_test() {
+fn controller_of_another_test() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let input: Value =
         serde_json::from_str(&std::env::var(SCRIPT).expect("an input")).expect("JSON");
     let mut site = Site1::at(&dir);
     site.executor.act(&plan(Step { call: call(input), ..Step::default() }), START);
-    // Long enough for every test, and no longer.
+    // Longer than any test takes.
     let until = Instant::now() + Duration::from_mins(5);
     while Instant::now() < until && !dir.join("second").exists() {
         std::thread::sleep(Duration::from_millis(10));
@@ -235,7 +232,7 @@ pub(super) struct Controller(pub(super) Child);
 impl Controller {
     pub(super) fn start(dir: &Path, input: &Value) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--ignored", "--exact", "all::a_controller_of_another_test"]);
+        command.args(["--ignored", "--exact", "all::controller_of_another_test"]);
         command.env(DIR, dir).env(SCRIPT, input.to_string());
         command.stdout(std::process::Stdio::null());
         Self(command.spawn().expect("this program"))
@@ -259,7 +256,7 @@ pub(super) fn dir() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_left_its_session_ends_with_the_time_of_its_step() {
+fn process_in_another_session_ends_with_the_timeout() {
     let dir = dir();
     let mut site = Site1::at(dir.path());
     for (attempt, script) in [
@@ -288,8 +285,8 @@ fn what_left_its_session_ends_with_the_time_of_its_step() {
     }
 }
 
-/// Runs another test with this kind of file system, for example control groups, which the machine may
-/// not have where they are looked for. Only that test sees it, at the directory in [`DIR`].
+/// Runs another test with a file system of this kind mounted at the directory in [`DIR`], for
+/// example control groups, which the machine may not have there. Only that test sees the mount.
 pub(super) fn with_mount(kind: &[&str], test: &str) {
     let groups = tempfile::tempdir().expect("a directory");
     let ran = Command::new("unshare")
@@ -314,14 +311,14 @@ pub(super) fn with_mount(kind: &[&str], test: &str) {
 }
 
 #[test]
-fn what_left_everything_ends_with_a_stop_where_there_are_control_groups() {
-    with_mount(&["cgroup2"], "all::what_left_everything_ends_with_a_stop");
+fn detached_process_ends_with_a_stop_in_its_cgroup() {
+    with_mount(&["cgroup2"], "all::detached_process_ends_with_a_stop");
 }
 
-/// No test of its own.
+/// Not a test of its own; started by the test above.
 #[test]
 #[ignore = "another starts it"]
-fn what_left_everything_ends_with_a_stop() {
+fn detached_process_ends_with_a_stop() {
     if std::env::var_os(DIR).is_none() {
         return;
     }
@@ -337,10 +334,10 @@ fn what_left_everything_ends_with_a_stop() {
     assert!(!pid.runs());
 }
 
-/// Whoever is in it cannot be killed.
-struct Frozen(PathBuf);
+/// A frozen control group, whose processes cannot be killed.
+struct FrozenGroup(PathBuf);
 
-impl Frozen {
+impl FrozenGroup {
     fn new(groups: &Path, pid: &Pid) -> Self {
         let frozen = Self(groups.join(format!("hoist-test-{}", pid.0)));
         fs_err::create_dir(&frozen.0).expect("a control group");
@@ -350,22 +347,22 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenGroup {
     fn drop(&mut self) {
         let _ = fs_err::write(self.0.join("freezer.state"), "THAWED");
-        wait_for("it is gone", || fs_err::remove_dir(&self.0).is_ok());
+        eventually("program is gone", || fs_err::remove_dir(&self.0).is_ok());
     }
 }
 
 #[test]
-fn what_does_not_go_away_leaves_a_step_unknown() {
-    with_mount(&["cgroup", "-o", "freezer"], "all::what_is_frozen_leaves_a_step_unknown");
+fn unkillable_process_leaves_the_step_unknown() {
+    with_mount(&["cgroup", "-o", "freezer"], "all::frozen_process_leaves_the_step_unknown");
 }
 
-/// No test of its own.
+/// Not a test of its own; started by the test above.
 #[test]
 #[ignore = "another starts it"]
-fn what_is_frozen_leaves_a_step_unknown() {
+fn frozen_process_leaves_the_step_unknown() {
     let Some(groups) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let dir = dir();
     let mut site = Site1::at(dir.path());
@@ -381,7 +378,7 @@ fn what_is_frozen_leaves_a_step_unknown() {
         let _ = fs_err::remove_file(dir.path().join("local/n/pid"));
         site.executor.act(&plan(step), Effect::Start { step: STEP, attempt });
         let pid = Pid::of(dir.path());
-        let _frozen = Frozen::new(&groups, &pid);
+        let _frozen = FrozenGroup::new(&groups, &pid);
         let end = site.end();
         let End::Unknown { reason } = end else { panic!("{end:?}") };
         assert!(reason.contains(&format!("{} (sleep)", pid.0)), "{reason}");
@@ -390,7 +387,7 @@ fn what_is_frozen_leaves_a_step_unknown() {
 }
 
 #[test]
-fn what_a_step_that_ended_well_has_left_is_meant_to_stay() {
+fn processes_of_a_successful_step_stay() {
     let dir = dir();
     let mut site = Site1::at(dir.path());
     let event = site.act(&runs("(setsid sh -c 'echo $$ > pid; exec sleep 300' &)"), START);
@@ -411,77 +408,80 @@ pub(super) fn says_seven(end: &End) {
 }
 
 #[test]
-fn after_a_controller_was_killed_a_program_is_waited_for_and_its_outcome_known() {
+fn program_outlives_a_killed_controller_with_its_outcome() {
     for script in [GATED.to_owned(), format!("exec env -i /bin/sh -c '{GATED}'")] {
         let dir = dir();
         let first = Controller::start(dir.path(), &json!({ "script": script }));
         let pid = Pid::of(dir.path());
-        wait_for("it prints", || output(dir.path()).contains("before"));
+        eventually("program prints", || output(dir.path()).contains("before"));
         first.kill();
         let mut next = Site1::at(dir.path());
         let event = next.act(&runs(&script), ASK);
         assert!(IS_RUNNING(&event), "{event:?}");
         assert!(pid.runs());
-        wait_for("it is read", || pid.is_read());
+        eventually("output is read", || pid.is_read());
         open(dir.path());
         says_seven(&next.end());
         assert_eq!(output(dir.path()), "before\nafter\n");
         let again = Site1::at(dir.path()).act(&runs(&script), ASK);
-        let Event::Found { found: Found::Ended(end), .. } = again else { panic!("{again:?}") };
+        let Event::Found { found: AttemptStatus::Ended(end), .. } = again else {
+            panic!("{again:?}")
+        };
         says_seven(&end);
     }
 }
 
 #[test]
-fn an_executor_that_goes_leaves_programs_to_the_next() {
+fn dropped_executor_leaves_programs_to_the_next() {
     let dir = dir();
     let mut first = Site1::at(dir.path());
     first.executor.act(&runs(GATED), START);
     let pid = Pid::of(dir.path());
-    wait_for("it prints", || output(dir.path()).contains("before"));
+    eventually("program prints", || output(dir.path()).contains("before"));
     drop(first);
-    wait_for("nobody reads it", || !pid.is_read());
+    eventually("output is unread", || !pid.is_read());
     let mut next = Site1::at(dir.path());
     assert!(IS_RUNNING(&next.act(&runs(GATED), ASK)));
-    wait_for("it is read", || pid.is_read());
+    eventually("output is read", || pid.is_read());
     open(dir.path());
     says_seven(&next.end());
 }
 
 #[test]
-fn how_a_program_ended_that_nobody_waited_for_is_known() {
+fn exit_of_an_unwatched_program_is_known() {
     let dir = dir();
     let first = Controller::start(dir.path(), &json!({ "script": GATED }));
     let pid = Pid::of(dir.path());
     first.kill();
     open(dir.path());
-    wait_for("it ends", || !pid.runs());
+    eventually("program ends", || !pid.runs());
     let note = dir.path().join("programs/r1-0-1");
-    wait_for("its end is written", || {
+    eventually("end of the program is written", || {
         fs_err::read_to_string(&note).is_ok_and(|note| note.ends_with("\n7\n"))
     });
     let event = Site1::at(dir.path()).act(&runs(GATED), ASK);
     let Event::Ran { end: End::Failed { reason, .. }, .. } = event else { panic!("{event:?}") };
     assert_eq!(reason, "exit code 7");
-    assert!(!note.exists(), "nobody needs it any more");
+    assert!(!note.exists(), "the note is not needed any more");
 }
 
 #[test]
-fn a_program_that_was_killed_with_its_controller_is_gone() {
+fn program_killed_with_its_controller_is_gone() {
     let dir = dir();
     let first = Controller::start(dir.path(), &json!({ "script": GATED }));
     let pid = Pid::of(dir.path());
     first.kill();
-    let keeper = pid.parent();
-    rustix::process::kill_process_group(keeper, rustix::process::Signal::KILL).expect("it runs");
+    let supervisor = pid.parent();
+    rustix::process::kill_process_group(supervisor, rustix::process::Signal::KILL)
+        .expect("it runs");
     pid.kill();
-    wait_for("it is gone", || !pid.runs());
+    eventually("program is gone", || !pid.runs());
     let event = Site1::at(dir.path()).act(&runs(GATED), ASK);
     assert!(IS_GONE(&event), "{event:?}");
 }
 
 #[test]
-fn the_clock_of_a_timeout_goes_on_while_there_is_no_controller() {
+fn timeout_counts_while_no_controller_runs() {
     let dir = dir();
     let script = "echo $$ > pid; exec sleep 300";
     let first = Controller::start(dir.path(), &json!({ "script": script }));
@@ -490,7 +490,8 @@ fn the_clock_of_a_timeout_goes_on_while_there_is_no_controller() {
     std::thread::sleep(Duration::from_millis(1500));
     let step =
         Step { call: call(json!({ "script": script })), timeout_ms: Some(1000), ..Step::default() };
-    let (mut next, began) = (Site1::at(dir.path()), Instant::now());
+    let mut next = Site1::at(dir.path());
+    let began = Instant::now();
     assert!(IS_RUNNING(&next.act(&plan(step), ASK)));
     let end = next.end();
     assert!(matches!(end, End::Failed { kind: FailureKind::Timeout, .. }), "{end:?}");
@@ -498,7 +499,7 @@ fn the_clock_of_a_timeout_goes_on_while_there_is_no_controller() {
 }
 
 #[test]
-fn a_stop_ends_what_another_life_has_begun() {
+fn stop_ends_a_program_of_an_earlier_life() {
     let dir = dir();
     let script = "echo $$ > pid; exec env -i sleep 300";
     let first = Controller::start(dir.path(), &json!({ "script": script }));
@@ -512,7 +513,7 @@ fn a_stop_ends_what_another_life_has_begun() {
 }
 
 #[test]
-fn a_program_of_something_larger_is_waited_for_and_then_nobody_knows() {
+fn program_of_a_larger_action_is_awaited_and_then_lost() {
     let dir = dir();
     let input = json!({ "script": GATED, "more": true });
     let first = Controller::start(dir.path(), &input);
@@ -521,7 +522,7 @@ fn a_program_of_something_larger_is_waited_for_and_then_nobody_knows() {
     let mut next = Site1::at(dir.path());
     let plan = plan(Step { call: call(input), ..Step::default() });
     assert!(IS_RUNNING(&next.act(&plan, ASK)));
-    wait_for("it is read", || pid.is_read());
+    eventually("output is read", || pid.is_read());
     open(dir.path());
     let event = next.next();
     assert!(IS_GONE(&event), "{event:?}");
@@ -529,9 +530,10 @@ fn a_program_of_something_larger_is_waited_for_and_then_nobody_knows() {
 }
 
 #[test]
-fn a_controller_on_a_copy_lets_the_programs_of_the_first_alone() {
+fn controller_on_a_copy_leaves_original_programs_alone() {
     let dir = dir();
-    let (one, copy) = (dir.path().join("one"), dir.path().join("copy"));
+    let one = dir.path().join("one");
+    let copy = dir.path().join("copy");
     let mut first = Site1::at(&one);
     first.executor.act(&runs(GATED), START);
     let pid = Pid::of(&one);
@@ -545,7 +547,7 @@ fn a_controller_on_a_copy_lets_the_programs_of_the_first_alone() {
 }
 
 #[test]
-fn files_that_only_a_program_may_read_stay_as_long_as_it_runs() {
+fn private_files_stay_while_their_program_runs() {
     let dir = dir();
     let script = format!("echo $SECRET > where; {GATED}");
     let input = json!({ "script": script, "secret": "a" });
@@ -559,17 +561,17 @@ fn files_that_only_a_program_may_read_stay_as_long_as_it_runs() {
     let plan = plan(Step { call: call(input), ..Step::default() });
     assert!(IS_RUNNING(&next.act(&plan, ASK)));
     assert!(secret.exists(), "it still needs it");
-    wait_for("it is read", || pid.is_read());
+    eventually("output is read", || pid.is_read());
     open(dir.path());
     says_seven(&next.end());
     assert!(!secret.parent().expect("a directory").exists());
 }
 
 #[test]
-fn what_looked_when_a_controller_was_killed_looks_no_more_and_its_files_are_gone() {
+fn check_of_a_killed_controller_ends_with_its_files() {
     let dir = dir();
     let mut first = Site1::at(dir.path());
-    // Something has to be known of an earlier life.
+    // The ledger must have an entry of an earlier life.
     first.act(&runs("true"), START);
     let script = "echo $SECRET > where; echo $$ > pid; exec sleep 300";
     let look = call(json!({ "script": script, "secret": "a" }));
@@ -577,10 +579,10 @@ fn what_looked_when_a_controller_was_killed_looks_no_more_and_its_files_are_gone
     first.executor.act(&looks, Effect::Verify { step: STEP, attempt: 1 });
     let pid = Pid::of(dir.path());
     let secret = fs_err::read_to_string(dir.path().join("local/n/where")).expect("a path");
-    // As if it had been killed: it does nothing more.
+    // Simulates a crash: the executor does nothing more.
     std::mem::forget(first);
     let next = Site1::at(dir.path());
-    wait_for("it is ended", || !pid.runs());
-    wait_for("its files are gone", || !Path::new(secret.trim()).exists());
+    eventually("program is ended", || !pid.runs());
+    eventually("files of the program are gone", || !Path::new(secret.trim()).exists());
     drop(next);
 }

@@ -1,14 +1,14 @@
-//! Whatever happens, in whatever order: limits hold, nothing is lost, and nobody waits without a
-//! reason.
+//! Any events in any order: limits hold, no step is lost, and every wait has a reason.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hoist_engine::plan::{
-    Call, Cohort, Draft, Holder, OnFailure, Pool, Repeat, Rule, Step, Vertex, Window,
+    Call, ConcurrencyLimit, Draft, FailureDomain, Holder, OnFailure, Repeat, Rule, Step, Vertex,
+    Window,
 };
-use hoist_engine::record::{End, FailureKind};
-use hoist_engine::run::{Decision, Found, Snapshot, State};
+use hoist_engine::record::{End, FailedCheck, FailureKind};
+use hoist_engine::run::{AttemptStatus, Decision, Snapshot, State};
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
 use proptest::prelude::*;
 use serde_json::json;
@@ -30,17 +30,17 @@ fn steps() -> impl Strategy<Value = Step> {
         Just(Repeat::Never),
         Just(Repeat::Fail)
     ];
-    let pools = proptest::collection::btree_set(0..3_u32, 0..3);
+    let limits = proptest::collection::btree_set(0..3_u32, 0..3);
     let subject = proptest::option::of((0..SUBJECTS, 0..2_u32));
-    let places = (subject, proptest::option::of(0..2_u32), pools);
-    (places, failing, repeat, (0..2_u32, any::<[bool; 3]>(), 0..10_u8)).prop_map(
-        |((subject, kin, pools), on_failure, repeat, (retries, [looks, checks, late], skips))| {
+    let slots = (subject, proptest::option::of(0..2_u32), limits);
+    (slots, failing, repeat, (0..2_u32, any::<[bool; 3]>(), 0..10_u8)).prop_map(
+        |((subject, kin, limits), on_failure, repeat, (retries, [looks, checks, late], skips))| {
             let call = || vec![Call { action: "look".to_owned(), ..Call::default() }];
             Step {
                 subject: subject.map(|(subject, _)| subject),
                 kin,
-                cohort: subject.map(|(_, cohort)| cohort),
-                pools: pools.into_iter().collect(),
+                failure_domain: subject.map(|(_, failure_domain)| failure_domain),
+                limits: limits.into_iter().collect(),
                 on_failure,
                 repeat,
                 retries,
@@ -80,21 +80,22 @@ fn plans() -> impl Strategy<Value = Arc<Plan>> {
     });
     (vertices, 0..3_u32, proptest::option::of(2..4_u32)).prop_map(
         |(vertices, tolerate, breaker)| {
-            let pool = |held_by| Pool { name: format!("{held_by:?}"), places: 1, held_by };
+            let limit =
+                |held_by| ConcurrencyLimit { name: format!("{held_by:?}"), slots: 1, held_by };
             let subjects = (0..SUBJECTS).map(|at| format!("n{at}")).collect();
             let draft = Draft {
                 subjects,
-                cohorts: vec![
-                    Cohort { name: "role".to_owned(), tolerate, ..Cohort::default() },
-                    Cohort {
+                failure_domains: vec![
+                    FailureDomain { name: "role".to_owned(), tolerate, ..FailureDomain::default() },
+                    FailureDomain {
                         name: "alone".to_owned(),
                         tolerate,
                         trips_alone: true,
                         is_strict: false,
                     },
                 ],
-                pools: [Holder::Step, Holder::Subject, Holder::Healthy].map(pool).to_vec(),
-                // Every day but Thursday, on which time begins.
+                limits: [Holder::Step, Holder::Subject, Holder::Healthy].map(limit).to_vec(),
+                // Every day except Thursday; 1970 began on a Thursday.
                 windows: vec![Window {
                     name: "late".to_owned(),
                     spans: vec![(4 * 1440, 3 * 1440)],
@@ -146,7 +147,7 @@ struct World {
     run: Run,
     journal: Vec<Record>,
     pending: Vec<Event>,
-    /// Attempts that were started, and whether that is still known.
+    /// Attempts that the executor was given and still knows.
     told: Vec<(StepId, u32)>,
     chance: Chance,
     now: u64,
@@ -183,7 +184,7 @@ impl World {
         let reason = ["no route", "no space"][self.chance.one_of(2) as usize].to_owned();
         match effect {
             Effect::Check { step, attempt } => {
-                Event::Checked { step, attempt, refused: bad.then_some(reason) }
+                Event::Checked { step, attempt, failed: bad.then(|| FailedCheck::not_made(reason)) }
             }
             Effect::Start { step, attempt } => {
                 assert!(!self.told.contains(&(step, attempt)), "{step} {attempt} twice");
@@ -193,9 +194,10 @@ impl World {
                     _ => false,
                 };
                 assert!(self.journal.iter().any(intends), "{step} {attempt} has no intent");
-                // Somebody elsewhere does it, and that is kept before or after it has ended.
+                // A worker elsewhere runs the step, and the handover is recorded before or after
+                // its end.
                 if self.chance.one_of(4) == 0 {
-                    let to = "somebody".to_owned();
+                    let to = "worker".to_owned();
                     self.pending.push(Event::Given { step, attempt, to });
                 }
                 let end = if bad {
@@ -206,14 +208,16 @@ impl World {
                 };
                 Event::Ran { step, attempt, end }
             }
-            Effect::Verify { step, attempt } => {
-                Event::Verified { step, attempt, holds: !bad, reason }
-            }
+            Effect::Verify { step, attempt } => Event::Verified {
+                step,
+                attempt,
+                failed: bad.then(|| FailedCheck::not_made(reason)),
+            },
             Effect::Ask { step, attempt } => {
                 let found = match self.told.contains(&(step, attempt)) {
-                    true if bad => Found::Gone,
-                    true => Found::Ended(End::Interrupted),
-                    false => Found::Never,
+                    true if bad => AttemptStatus::Gone,
+                    true => AttemptStatus::Ended(End::Interrupted),
+                    false => AttemptStatus::Never,
                 };
                 Event::Found { step, attempt, found }
             }
@@ -221,8 +225,8 @@ impl World {
         }
     }
 
-    /// What is about to start comes after what is good. Later somebody may have something before it
-    /// tried again; what has begun goes on, with further attempts if need be.
+    /// A step starts after its predecessors succeeded. Later a person may retry a predecessor;
+    /// started steps go on, with further attempts if need be.
     fn check_intents(&self, records: &[Record]) {
         let good = |id: &StepId| matches!(self.run.state(*id), State::Ended(end) if end.is_good());
         for record in records {
@@ -230,10 +234,10 @@ impl World {
                 && !self.has_begun(*step)
             {
                 assert!(self.plan().vertex(*step).after.iter().all(good), "{step} is too early");
-                // What is refused because it would wait for ever may shut it afterwards.
+                // A refused step that would wait for ever may shut it afterwards.
                 let is_refused = |record: &Record| matches!(record, Record::Refused { .. });
                 let is_shut = self.run.is_shut(*step) && !records.iter().any(is_refused);
-                assert!(!is_shut, "{step} is of what shall not go on");
+                assert!(!is_shut, "{step} is in a shut failure domain");
             }
         }
     }
@@ -243,12 +247,12 @@ impl World {
         self.journal.iter().any(begins)
     }
 
-    /// From the states alone: no pool has more in it than it has places.
+    /// Checks, from the states alone, that no limit has more holders than slots.
     fn check_limits(&self) {
-        for (at, pool) in (0_u32..).zip(&self.plan().draft().pools) {
+        for (at, limit) in (0_u32..).zip(&self.plan().draft().limits) {
             let mut inside = BTreeSet::new();
             for id in self.plan().ids() {
-                let Some(step) = self.plan().step(id).filter(|step| step.pools.contains(&at))
+                let Some(step) = self.plan().step(id).filter(|step| step.limits.contains(&at))
                 else {
                     continue;
                 };
@@ -257,11 +261,11 @@ impl World {
                     State::Checking | State::Running | State::Verifying | State::VerifyingLost
                 );
                 if busy {
-                    let subject = step.subject.filter(|_| pool.held_by != Holder::Step);
+                    let subject = step.subject.filter(|_| limit.held_by != Holder::Step);
                     inside.insert(subject.map_or((None, Some(id)), |at| (Some(at), None)));
                 }
             }
-            assert!(inside.len() <= pool.places as usize, "`{}` has {inside:?}", pool.name);
+            assert!(inside.len() <= limit.slots as usize, "`{}` has {inside:?}", limit.name);
         }
     }
 
@@ -285,7 +289,7 @@ impl World {
             }
             11 => self.die(),
             12 => {
-                // In the middle of keeping what it decided.
+                // A crash while a decision is recorded.
                 if let Some(event) = self.pending.pop() {
                     let records = self.run.on(event, self.now).records;
                     let kept = self.chance.one_of(u32::try_from(records.len()).expect("few") + 1);
@@ -293,7 +297,7 @@ impl World {
                 }
                 self.die();
             }
-            13 => self.take_back(),
+            13 => self.undo(),
             14 => {
                 self.now = self.run.wakes_at().unwrap_or(self.now);
                 self.on(Event::Tick);
@@ -302,10 +306,11 @@ impl World {
         }
     }
 
-    /// Another run takes back some of what this one did.
-    fn take_back(&mut self) {
+    /// Another run undoes some steps of this one.
+    fn undo(&mut self) {
         let is_done = |id: &StepId| self.run.was_begun(*id);
-        let (mut undone, mut stuck) = (Vec::new(), Vec::new());
+        let mut undone = Vec::new();
+        let mut stuck = Vec::new();
         for id in self.plan().ids().filter(is_done).collect::<Vec<_>>() {
             match self.chance.one_of(4) {
                 0 | 1 => undone.push(id),
@@ -313,18 +318,23 @@ impl World {
                 _ => {}
             }
         }
-        let (run, at) = ("another".to_owned(), self.now);
-        let record = Record::TakenBack { run, undone: undone.clone(), stuck, at };
+        let run = "another".to_owned();
+        let at = self.now;
+        let record = Record::Undone { run, undone: undone.clone(), stuck, at };
         let followed = self.run.follow(self.journal.len(), &record);
-        assert_eq!(followed.is_ok(), self.run.outcome().is_some(), "only what has ended");
+        assert_eq!(
+            followed.is_ok(),
+            self.run.outcome().is_some(),
+            "only an ended run can be undone"
+        );
         if followed.is_ok() {
             self.journal.push(record);
             let is_left = |id: &StepId| self.run.was_begun(*id) || self.run.left_traces(*id);
-            assert!(!undone.iter().any(is_left), "nothing is left of what was taken back");
+            assert!(!undone.iter().any(is_left), "undone steps left no changes");
         }
     }
 
-    /// The process is gone, and another one goes on.
+    /// The controller crashes, and another one continues.
     fn die(&mut self) {
         self.pending.clear();
         self.run = Run::replay(self.plan(), &self.journal).expect("our own records");
@@ -332,7 +342,7 @@ impl World {
         self.carry_out(decision);
     }
 
-    /// Something that is under way comes to its end; whether there was anything.
+    /// Ends one running step; false if there is none.
     fn happen(&mut self) -> bool {
         if self.pending.is_empty() {
             return false;
@@ -344,7 +354,7 @@ impl World {
         true
     }
 
-    /// Nobody interferes any more, and whoever is asked answers.
+    /// No more commands are given, and every question is answered.
     fn calm_down(&mut self) {
         for _ in 0..1_000 {
             if self.happen() {
@@ -358,16 +368,20 @@ impl World {
                 self.on(Event::Tick);
                 continue;
             }
-            assert!(!self.run.is_busy(), "something is under way that nobody does");
+            assert!(!self.run.is_busy(), "the run waits for an event that never comes");
             let stuck = self.run.stuck();
             let Some((step, reason)) = stuck.first() else {
-                panic!("it stands, and nobody knows why: {:?}", self.journal)
+                panic!("the run is stuck without a reason: {:?}", self.journal)
             };
             let text = self.run.explain(reason);
-            assert!(text != "nothing holds it back", "{step} could start: {:?}", self.journal);
+            assert!(
+                text != "nothing holds the step back",
+                "{step} could start: {:?}",
+                self.journal
+            );
             self.answer(&stuck);
             if self.run.stuck() == stuck {
-                // Only places that nobody gives back are left.
+                // Only slots that are never released are left.
                 return;
             }
         }
@@ -390,21 +404,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_048, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens(plan in plans(), seed: u64) {
+    fn run_survives_any_sequence_of_events(plan in plans(), seed: u64) {
         let journal = vec![Record::Plan { hash: plan.hash().to_owned(), at: 0 }];
         let run = Run::new(Arc::clone(&plan));
-        let (pending, told) = (vec![Event::Tick], Vec::new());
+        let pending = vec![Event::Tick];
+        let told = Vec::new();
         let mut world = World { run, journal, pending, told, chance: Chance(seed), now: 1 };
         for _ in 0..60 {
             world.anything();
         }
         world.calm_down();
-        let (records, now) = (&world.journal, world.now);
+        let records = &world.journal;
+        let now = world.now;
         let mut again = Run::replay(&plan, records).expect("our own records");
         let expected = (again.recover(now), again.snapshot());
         prop_assert_eq!(
             (world.run.recover(now), world.run.snapshot()), expected.clone(),
-            "what is read back is what was"
+            "the state that is read back"
         );
         let cut = 1 + world.chance.one_of(u32::try_from(records.len()).unwrap()) as usize;
         let snapshot = Run::replay(&plan, &records[..cut]).expect("our own records").snapshot();

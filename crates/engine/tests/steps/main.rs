@@ -1,4 +1,4 @@
-//! A run, event by event: what starts, what waits and why, and what a person can do about it.
+//! A run, event by event: starts, waits with their reasons, and commands of a person.
 
 mod anything;
 mod carry;

@@ -1,13 +1,13 @@
-//! What a person says: hold, release, stop, retry, mark; and what is answered to `why`.
+//! Commands of a person: hold, release, stop, retry, mark; and the answers to `why`.
 
-use hoist_engine::plan::{Cohort, Draft, OnFailure, Rule, Step};
-use hoist_engine::record::{End, FailureKind, Outcome};
-use hoist_engine::run::{Ended, Found, Reason, Refusal, State};
+use hoist_engine::plan::{Draft, FailureDomain, OnFailure, Rule, Step};
+use hoist_engine::record::{End, FailedCheck, FailureKind, Outcome};
+use hoist_engine::run::{AttemptStatus, Reason, Refusal, State, StepEnd};
 use hoist_engine::{Effect, Event, Run, StepId};
 
 use crate::site::{Site, draft, join, me, on, step};
 
-const FAILED: Ended = Ended::Failed(FailureKind::Exit);
+const FAILED: StepEnd = StepEnd::Failed(FailureKind::Exit);
 
 fn plain() -> Step {
     Step { on_failure: OnFailure::Continue, ..Step::default() }
@@ -23,12 +23,12 @@ fn hold(step: u32, held: bool) -> Event {
 }
 
 #[test]
-fn a_step_that_is_held_becomes_ready_and_waits() {
+fn held_step_becomes_ready_and_waits() {
     let mut site = Site::new(line(3));
     site.on(hold(1, true));
     site.end(0);
     assert_eq!(site.in_state(State::Ready), [1]);
-    assert_eq!(site.why(1), "somebody holds it; release it to go on");
+    assert_eq!(site.why(1), "held by an operator; release it to continue");
     assert_eq!(site.run.stuck(), [(StepId(1), Reason::Held)]);
     site.restart();
     assert_eq!(site.running(), [] as [u32; 0], "also when it is read back");
@@ -37,18 +37,18 @@ fn a_step_that_is_held_becomes_ready_and_waits() {
 }
 
 #[test]
-fn a_step_that_is_held_while_it_is_looked_at_does_not_start() {
+fn step_held_during_its_check_does_not_start() {
     let before = vec![hoist_engine::plan::Call::default()];
     let mut site = Site::new(draft(vec![step(&[], Step { before, ..plain() })]));
     site.on(hold(0, true));
-    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: None });
+    site.on(Event::Checked { step: StepId(0), attempt: 1, failed: None });
     assert_eq!(site.in_state(State::Ready), [0]);
     site.on(hold(0, false));
     assert_eq!(site.in_state(State::Checking), [0], "it is looked at once more");
 }
 
 #[test]
-fn a_run_stops_after_a_vertex_that_came_to_a_good_end() {
+fn run_stops_after_a_vertex_succeeded() {
     let vertices = vec![
         step(&[], plain()),
         step(&[], plain()),
@@ -61,8 +61,8 @@ fn a_run_stops_after_a_vertex_that_came_to_a_good_end() {
     site.end(1);
     assert_eq!(site.running(), [0, 4], "not yet");
     site.end(0);
-    assert_eq!(site.running(), [4], "what runs comes to its end");
-    assert_eq!(site.why(3), "the run was stopped before it started");
+    assert_eq!(site.running(), [4], "running steps finish");
+    assert_eq!(site.why(3), "the run was stopped before the step started");
     site.end(4);
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
     site.on(Event::Resume { by: me() });
@@ -72,9 +72,9 @@ fn a_run_stops_after_a_vertex_that_came_to_a_good_end() {
 }
 
 #[test]
-fn a_run_stops_after_a_task_when_all_of_it_has_ended_but_for_what_is_left_out() {
+fn run_stops_after_a_task_except_left_out_subjects() {
     let all = || Event::StopAfter { vertices: [0, 1, 2].map(StepId).to_vec(), by: me() };
-    // In any order, and one of them failed and is tried again.
+    // In any order, and with a failure and a retry in between.
     let mut site = Site::new(draft((0..5).map(|at| step(&[], on(at % 3))).collect()));
     site.on(Event::Hold { step: StepId(4), held: true, by: me() });
     site.on(all());
@@ -87,8 +87,8 @@ fn a_run_stops_after_a_task_when_all_of_it_has_ended_but_for_what_is_left_out() 
     assert!(site.run.is_stopping());
     site.end(4);
     assert_eq!(site.run.outcome(), Some(Outcome::Succeeded), "nothing was left to stop");
-    // One is left out, and nobody waits for it.
-    let mut site = Site::new(cohort());
+    // One subject is left out, and the goal does not wait for it.
+    let mut site = Site::new(failure_domain());
     site.on(all());
     site.fail(1, "no");
     site.end(0);
@@ -101,7 +101,7 @@ fn a_run_stops_after_a_task_when_all_of_it_has_ended_but_for_what_is_left_out() 
         }
     }
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
-    // All of it has ended long ago.
+    // All vertices ended long ago.
     let mut site = Site::new(line(4));
     for at in 0..3 {
         site.end(at);
@@ -111,17 +111,17 @@ fn a_run_stops_after_a_task_when_all_of_it_has_ended_but_for_what_is_left_out() 
 }
 
 #[test]
-fn stopping_after_what_has_ended_stops_at_once() {
+fn stop_after_an_ended_vertex_stops_at_once() {
     let mut site = Site::new(line(3));
     site.end(0);
     site.on(Event::StopAfter { vertices: vec![StepId(0)], by: me() });
     site.end(1);
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
-    assert_eq!(site.ended(Ended::Stopped), [2]);
+    assert_eq!(site.ended(StepEnd::Stopped), [2]);
 }
 
 #[test]
-fn one_step_is_tried_again_with_what_it_blocked_and_nothing_else() {
+fn retry_reopens_a_step_and_only_its_successors() {
     let vertices = vec![
         step(&[], plain()),
         step(&[0], plain()),
@@ -136,7 +136,7 @@ fn one_step_is_tried_again_with_what_it_blocked_and_nothing_else() {
     site.fail(0, "no");
     site.fail(4, "no");
     assert_eq!(site.run.outcome(), Some(Outcome::Failed));
-    assert_eq!(site.ended(Ended::Blocked), [1, 2, 3, 5, 6]);
+    assert_eq!(site.ended(StepEnd::Blocked), [1, 2, 3, 5, 6]);
     let roots = |steps: &[u32]| Reason::Blocked {
         roots: steps.iter().copied().map(StepId).collect(),
         more: 0,
@@ -146,7 +146,7 @@ fn one_step_is_tried_again_with_what_it_blocked_and_nothing_else() {
     site.on(Event::Retry { step: StepId(0), by: me() });
     assert_eq!(site.run.outcome(), None);
     assert_eq!(site.running(), [0]);
-    assert_eq!(site.ended(Ended::Blocked), [5, 6]);
+    assert_eq!(site.ended(StepEnd::Blocked), [5, 6]);
     assert_eq!(site.ended(FAILED), [4]);
     for at in [0, 1, 3] {
         site.end(at);
@@ -154,28 +154,29 @@ fn one_step_is_tried_again_with_what_it_blocked_and_nothing_else() {
     assert_eq!(site.run.outcome(), Some(Outcome::Failed), "the other one still has");
     assert_eq!(site.run.why(StepId(6)), roots(&[4]));
     site.on(Event::Retry { step: StepId(1), by: me() });
-    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "what is done is not tried again");
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "a finished step is not retried");
 }
 
 /// Two steps on each of three subjects, one of which may fail.
-fn cohort() -> Draft {
-    let of = |subject| Step { cohort: Some(0), ..on(subject) };
+fn failure_domain() -> Draft {
+    let of = |subject| Step { failure_domain: Some(0), ..on(subject) };
     let firsts = (0..3).map(|at| step(&[], of(at)));
     let seconds = (0..3).map(|at| step(&[at], of(at)));
-    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1, ..Cohort::default() }];
-    Draft { cohorts, ..draft(firsts.chain(seconds).collect()) }
+    let failure_domains =
+        vec![FailureDomain { name: "role".to_owned(), tolerate: 1, ..FailureDomain::default() }];
+    Draft { failure_domains, ..draft(firsts.chain(seconds).collect()) }
 }
 
 #[test]
-fn what_was_not_to_be_done_is_not_blocked_and_blocks_what_comes_after_it() {
+fn skipped_step_passes_on_a_failure() {
     let skipped = Step { skip: Some("not selected".to_owned()), ..plain() };
     let vertices =
         vec![step(&[], plain()), step(&[0], skipped), step(&[1], plain()), step(&[2], plain())];
     let mut site = Site::new(draft(vertices));
     site.on(Event::StopAfter { vertices: vec![StepId(1)], by: me() });
     site.fail(0, "no");
-    assert_eq!(site.ended(Ended::Skipped), [1]);
-    assert_eq!(site.ended(Ended::Blocked), [2, 3]);
+    assert_eq!(site.ended(StepEnd::Skipped), [1]);
+    assert_eq!(site.ended(StepEnd::Blocked), [2, 3]);
     assert_eq!(
         (site.why(1).as_str(), site.why(3).as_str()),
         ("skipped: not selected", "blocked by `s0`")
@@ -189,14 +190,14 @@ fn what_was_not_to_be_done_is_not_blocked_and_blocks_what_comes_after_it() {
 }
 
 #[test]
-fn what_was_not_to_be_done_on_a_subject_that_is_left_out_is_skipped() {
+fn skipped_step_of_a_left_out_subject_stays_skipped() {
     let skipped = Step { skip: Some("not selected".to_owned()), ..on(0) };
-    let in_role = |step| Step { cohort: Some(0), ..step };
+    let in_role = |step| Step { failure_domain: Some(0), ..step };
     let vertices = vec![step(&[], in_role(on(0))), step(&[0], in_role(skipped)), step(&[1], on(1))];
-    let cohorts = cohort().cohorts;
-    let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
+    let failure_domains = failure_domain().failure_domains;
+    let mut site = Site::new(Draft { failure_domains, ..draft(vertices) });
     site.fail(0, "no");
-    assert_eq!(site.ended(Ended::Skipped), [1]);
+    assert_eq!(site.ended(StepEnd::Skipped), [1]);
     assert_eq!(site.why(2), "blocked by `s0`");
     site.on(Event::Retry { step: StepId(0), by: me() });
     site.end(0);
@@ -204,15 +205,15 @@ fn what_was_not_to_be_done_on_a_subject_that_is_left_out_is_skipped() {
 }
 
 #[test]
-fn a_subject_that_was_left_out_is_taken_back_when_its_step_is_tried_again() {
-    let mut site = Site::new(cohort());
+fn retry_readmits_a_left_out_subject() {
+    let mut site = Site::new(failure_domain());
     site.fail(1, "no");
-    assert_eq!(site.ended(Ended::LeftOut), [4]);
-    assert_eq!(site.why(4), "its subject is left out because of `s1`");
+    assert_eq!(site.ended(StepEnd::LeftOut), [4]);
+    assert_eq!(site.why(4), "the subject is left out because of `s1`");
     site.on(Event::Retry { step: StepId(1), by: me() });
     assert_eq!(site.running(), [0, 1, 2]);
     site.fail(0, "no");
-    assert_eq!(site.ended(Ended::LeftOut), [3], "it does not count any more");
+    assert_eq!(site.ended(StepEnd::LeftOut), [3], "it does not count any more");
     for at in [1, 2, 4, 5] {
         site.end(at);
     }
@@ -220,8 +221,8 @@ fn a_subject_that_was_left_out_is_taken_back_when_its_step_is_tried_again() {
 }
 
 #[test]
-fn a_run_that_failures_stopped_goes_on_when_they_are_accepted() {
-    let mut site = Site::new(cohort());
+fn run_stopped_by_failures_continues_when_accepted() {
+    let mut site = Site::new(failure_domain());
     site.fail(0, "no");
     site.fail(1, "no");
     assert_eq!(site.run.outcome(), None, "the third still runs");
@@ -234,13 +235,13 @@ fn a_run_that_failures_stopped_goes_on_when_they_are_accepted() {
 }
 
 #[test]
-fn what_was_stopped_stays_so_when_one_step_is_tried_again() {
-    let mut site = Site::new(cohort());
+fn stopped_run_stays_stopped_after_one_retry() {
+    let mut site = Site::new(failure_domain());
     site.fail(0, "no");
     site.fail(1, "no");
     site.end(2);
     assert_eq!(site.run.outcome(), Some(Outcome::Failed));
-    assert_eq!(site.ended(Ended::Stopped), [5]);
+    assert_eq!(site.ended(StepEnd::Stopped), [5]);
     site.on(Event::Retry { step: StepId(1), by: me() });
     site.end(1);
     site.end(4);
@@ -248,15 +249,15 @@ fn what_was_stopped_stays_so_when_one_step_is_tried_again() {
 }
 
 #[test]
-fn a_subject_waits_for_every_step_of_which_nobody_knows_how_it_ended() {
+fn subject_waits_for_all_its_unknown_steps() {
     let vertices = vec![step(&[], on(0)), step(&[], on(0)), step(&[], plain()), step(&[2], on(0))];
     let mut site = Site::new(draft(vertices));
     site.restart();
     for at in [0, 1] {
-        site.on(Event::Found { step: StepId(at), attempt: 1, found: Found::Gone });
+        site.on(Event::Found { step: StepId(at), attempt: 1, found: AttemptStatus::Gone });
     }
     site.end(2);
-    assert_eq!(site.why(3), "nobody knows how `s0`, `s1` ended; mark or retry it");
+    assert_eq!(site.why(3), "the outcome of `s0`, `s1` is unknown; mark or retry it");
     site.on(Event::Mark { step: StepId(0), good: true, by: me() });
     assert_eq!(site.in_state(State::Ready), [3], "one of two is not enough");
     site.on(Event::Mark { step: StepId(1), good: true, by: me() });
@@ -264,14 +265,14 @@ fn a_subject_waits_for_every_step_of_which_nobody_knows_how_it_ended() {
 }
 
 #[test]
-fn a_stop_at_once_is_carried_out_by_who_reads_the_journal() {
+fn stop_now_survives_reading_the_journal_back() {
     let mut site = Site::new(draft(vec![step(&[], plain()), step(&[], plain())]));
     site.on(Event::Stop { now: true, by: me() });
     site.restart();
-    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Running });
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: AttemptStatus::Running });
     assert!(site.effects.contains(&Effect::Kill { step: StepId(0), attempt: 1 }));
-    site.on(Event::Found { step: StepId(1), attempt: 1, found: Found::Never });
-    assert_eq!(site.ended(Ended::Interrupted), [1], "it is not started to be killed");
+    site.on(Event::Found { step: StepId(1), attempt: 1, found: AttemptStatus::Never });
+    assert_eq!(site.ended(StepEnd::Interrupted), [1], "it is not started to be killed");
     site.ran(0, End::Interrupted);
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
     site.on(Event::Resume { by: me() });
@@ -279,7 +280,7 @@ fn a_stop_at_once_is_carried_out_by_who_reads_the_journal() {
 }
 
 #[test]
-fn what_waits_says_for_which_steps_also_behind_joins() {
+fn waiting_step_names_predecessors_behind_joins() {
     let vertices = vec![
         step(&[], plain()),
         step(&[], plain()),
@@ -291,16 +292,17 @@ fn what_waits_says_for_which_steps_also_behind_joins() {
     assert_eq!(site.why(3), "waits for `s0`, `s1`");
     site.end(0);
     assert_eq!(site.why(3), "waits for `s1`");
-    assert_eq!(site.why(0), "nothing holds it back");
+    assert_eq!(site.why(0), "nothing holds the step back");
     site.end(1);
     site.end(3);
     assert_eq!(site.why(4), "skipped: not here");
 }
 
-/// Two layers of many, each of the second after all of the first, again and again.
+/// Two layers; each step of the second waits for all of the first, repeatedly.
 #[test]
 fn root_causes_are_found_in_one_walk() {
-    let (width, layers) = (20_u32, 200_u32);
+    let width = 20_u32;
+    let layers = 200_u32;
     let mut vertices = Vec::new();
     for layer in 0..layers {
         let before: Vec<u32> = match layer.checked_sub(1) {
@@ -319,8 +321,8 @@ fn root_causes_are_found_in_one_walk() {
 }
 
 #[test]
-fn accepting_a_failure_does_not_take_back_what_a_person_stopped() {
-    let mut site = Site::new(cohort());
+fn accepting_a_failure_does_not_revoke_a_stop() {
+    let mut site = Site::new(failure_domain());
     site.fail(0, "no");
     site.fail(1, "no");
     site.on(Event::Stop { now: false, by: me() });
@@ -330,21 +332,22 @@ fn accepting_a_failure_does_not_take_back_what_a_person_stopped() {
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
 }
 
-/// Looked at before and after.
+/// A step with a precondition and a postcondition.
 fn looked_at() -> Step {
     let look = || vec![hoist_engine::plan::Call::default()];
     Step { before: look(), after: look(), ..plain() }
 }
 
 fn verified(step: u32, holds: bool) -> Event {
-    Event::Verified { step: StepId(step), attempt: 1, holds, reason: "no".to_owned() }
+    let failed = (!holds).then(|| FailedCheck::not_made("no"));
+    Event::Verified { step: StepId(step), attempt: 1, failed }
 }
 
 #[test]
-fn a_stop_at_once_ends_also_what_is_looked_at() {
+fn stop_now_ends_running_checks() {
     let mut site = Site::new(draft((0..4).map(|_| step(&[], looked_at())).collect()));
     for at in [1, 2, 3] {
-        site.on(Event::Checked { step: StepId(at), attempt: 1, refused: None });
+        site.on(Event::Checked { step: StepId(at), attempt: 1, failed: None });
     }
     site.end(2);
     site.end(3);
@@ -354,30 +357,34 @@ fn a_stop_at_once_ends_also_what_is_looked_at() {
     let kills = [0, 1, 2, 3].map(|at| Effect::Kill { step: StepId(at), attempt: 1 });
     assert_eq!(site.effects, kills);
     site.effects.clear();
-    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: Some("ended".to_owned()) });
+    site.on(Event::Checked {
+        step: StepId(0),
+        attempt: 1,
+        failed: Some(FailedCheck::not_made("ended")),
+    });
     site.end(1);
     assert_eq!(site.effects, [], "nothing more is looked at");
     site.on(verified(2, false));
     site.on(verified(3, true));
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
-    assert_eq!(site.ended(Ended::Stopped), [0], "it was never begun");
-    assert_eq!(site.ended(Ended::Interrupted), [1, 2]);
-    assert_eq!(site.ended(Ended::Ok), [3], "who could still see that it holds is believed");
+    assert_eq!(site.ended(StepEnd::Stopped), [0], "it was never begun");
+    assert_eq!(site.ended(StepEnd::Interrupted), [1, 2]);
+    assert_eq!(site.ended(StepEnd::Ok), [3], "who could still see that it holds is believed");
 }
 
 #[test]
-fn what_a_stop_at_once_found_being_looked_at_is_not_looked_at_by_who_reads_the_journal() {
+fn check_killed_by_stop_now_is_not_repeated_later() {
     let mut site = Site::new(draft(vec![step(&[], Step { before: Vec::new(), ..looked_at() })]));
     site.end(0);
     site.on(Event::Stop { now: true, by: me() });
     site.restart();
     assert_eq!(site.effects, []);
-    assert_eq!(site.ended(Ended::Interrupted), [0]);
+    assert_eq!(site.ended(StepEnd::Interrupted), [0]);
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
 }
 
 #[test]
-fn a_run_that_has_ended_comes_to_something_else_when_a_person_says_how_a_step_ended() {
+fn marking_a_step_changes_the_outcome_of_an_ended_run() {
     let strict = Step::default;
     let mut site = Site::new(draft(vec![step(&[], strict()), step(&[], strict())]));
     site.fail(0, "no");
@@ -391,16 +398,16 @@ fn a_run_that_has_ended_comes_to_something_else_when_a_person_says_how_a_step_en
     let mut site = Site::new(line(2));
     site.fail(0, "no");
     site.on(mark(0, true));
-    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "what it blocked is not done");
-    assert_eq!(site.ended(Ended::Blocked), [1]);
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "blocked steps are not done");
+    assert_eq!(site.ended(StepEnd::Blocked), [1]);
     site.on(Event::Resume { by: me() });
     site.end(1);
     assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
 }
 
 #[test]
-fn a_subject_that_was_left_out_for_a_step_that_is_accepted_is_not_missing_any_more() {
-    let mut site = Site::new(cohort());
+fn accepting_a_step_readmits_its_left_out_subject() {
+    let mut site = Site::new(failure_domain());
     site.end(1);
     site.fail(4, "no");
     for at in [0, 2, 3, 5] {
@@ -412,18 +419,18 @@ fn a_subject_that_was_left_out_for_a_step_that_is_accepted_is_not_missing_any_mo
 }
 
 #[test]
-fn what_nobody_knew_when_the_run_ended_can_still_be_told() {
+fn unknown_outcome_can_be_marked_after_the_run_ended() {
     let mut site = Site::new(draft(vec![step(&[], plain())]));
     site.restart();
     site.on(Event::Stop { now: false, by: me() });
-    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Gone });
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: AttemptStatus::Gone });
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
     site.on(Event::Mark { step: StepId(0), good: true, by: me() });
     assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
 }
 
 #[test]
-fn an_order_without_an_effect_is_refused_with_the_reason() {
+fn command_without_effect_is_refused_with_a_reason() {
     let vertices = [0, 1].map(|at| step(&[], on(at))).into_iter();
     let mut site = Site::new(draft(vertices.chain([join(&[0, 1], Rule::All)]).collect()));
     let retry = |step| Event::Retry { step: StepId(step), by: me() };
@@ -447,49 +454,49 @@ fn an_order_without_an_effect_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_copy_that_follows_the_records_shows_what_is_looked_at() {
+fn copy_of_a_run_shows_running_checks() {
     let mut site = Site::new(draft(vec![step(&[], looked_at()), step(&[], looked_at())]));
     let mut copy = Run::replay(site.run.plan(), &site.journal).unwrap();
     let mut kept = site.journal.len();
     assert_eq!(site.run.checking().count(), 2);
     let mut shows = |site: &Site, expected: [State; 2]| {
         for record in &site.journal[kept..] {
-            copy.follow(kept, record).expect("what was decided");
+            copy.follow(kept, record).expect("the decided record");
             kept += 1;
         }
         copy.show_checking(&site.run);
         assert_eq!([0, 1].map(|at| copy.state(StepId(at))), expected);
     };
     shows(&site, [State::Checking, State::Checking]);
-    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: None });
+    site.on(Event::Checked { step: StepId(0), attempt: 1, failed: None });
     shows(&site, [State::Running, State::Checking]);
     site.on(hold(1, true));
-    site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
+    site.on(Event::Checked { step: StepId(1), attempt: 1, failed: None });
     shows(&site, [State::Running, State::Ready]);
     site.on(hold(1, false));
     shows(&site, [State::Running, State::Checking]);
     site.on(Event::Stop { now: true, by: me() });
     site.ran(0, End::Interrupted);
-    site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
-    shows(&site, [State::Ended(Ended::Interrupted), State::Ended(Ended::Stopped)]);
+    site.on(Event::Checked { step: StepId(1), attempt: 1, failed: None });
+    shows(&site, [State::Ended(StepEnd::Interrupted), State::Ended(StepEnd::Stopped)]);
 }
 
 #[test]
-fn what_is_still_being_ended_is_not_resumed() {
+fn stopping_run_is_not_resumed() {
     let mut site = Site::new(line(2));
     site.on(Event::Stop { now: true, by: me() });
     let resume = || Event::Resume { by: me() };
     assert_eq!(site.run.takes(&resume()), Err(Refusal::Ending));
     site.on(resume());
     site.ran(0, End::Interrupted);
-    assert_eq!(site.run.outcome(), Some(Outcome::Stopped), "what was ended is not failed");
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped), "killed steps have not failed");
     site.on(resume());
     assert_eq!(site.running(), [0]);
 }
 
-/// One subject of which two steps failed, and may; another one; and one that goes on meanwhile.
+/// One subject with two tolerated failures; another subject; and one that continues.
 fn twice_failed() -> Site {
-    let of = |subject| Step { cohort: Some(0), ..on(subject) };
+    let of = |subject| Step { failure_domain: Some(0), ..on(subject) };
     let vertices = vec![
         step(&[], of(0)),
         step(&[], of(0)),
@@ -497,18 +504,18 @@ fn twice_failed() -> Site {
         step(&[], of(1)),
         step(&[], on(2)),
     ];
-    let cohorts = cohort().cohorts;
-    let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
+    let failure_domains = failure_domain().failure_domains;
+    let mut site = Site::new(Draft { failure_domains, ..draft(vertices) });
     site.fail(0, "no");
     site.fail(1, "no");
     site
 }
 
 #[test]
-fn a_subject_of_which_something_else_failed_stays_left_out() {
+fn subject_with_another_failure_stays_left_out() {
     let mut site = twice_failed();
     site.on(Event::Mark { step: StepId(0), good: true, by: me() });
-    assert_eq!(site.ended(Ended::LeftOut), [2]);
+    assert_eq!(site.ended(StepEnd::LeftOut), [2]);
     site.fail(3, "no");
     assert!(site.run.is_stopping(), "a second one is too many");
     site.end(4);
@@ -516,15 +523,15 @@ fn a_subject_of_which_something_else_failed_stays_left_out() {
 }
 
 #[test]
-fn a_subject_is_let_in_when_the_last_thing_that_failed_of_it_is_good() {
+fn subject_is_readmitted_after_its_last_failure() {
     let mut site = twice_failed();
     let retry = |step| Event::Retry { step: StepId(step), by: me() };
     site.on(retry(0));
     assert_eq!(site.running(), [0, 3, 4]);
     site.restart();
-    site.on(Event::Found { step: StepId(0), attempt: 2, found: Found::Running });
+    site.on(Event::Found { step: StepId(0), attempt: 2, found: AttemptStatus::Running });
     site.end(0);
-    assert_eq!((site.running(), site.ended(Ended::LeftOut)), (vec![3, 4], vec![2]));
+    assert_eq!((site.running(), site.ended(StepEnd::LeftOut)), (vec![3, 4], vec![2]));
     site.on(retry(1));
     site.end(1);
     assert_eq!(site.running(), [2, 3, 4]);
@@ -535,7 +542,7 @@ fn a_subject_is_let_in_when_the_last_thing_that_failed_of_it_is_good() {
 }
 
 #[test]
-fn a_run_that_ended_while_it_was_paused_goes_on_when_it_is_resumed() {
+fn run_that_ended_while_paused_can_be_resumed() {
     let mut site = Site::new(line(2));
     site.on(Event::Pause { subject: None, paused: true, by: me() });
     site.on(Event::Stop { now: false, by: me() });

@@ -1,10 +1,10 @@
-//! A plan that is run by hand: nothing ends before the test says so.
+//! A run that the test drives by hand: no step ends before the test says so.
 
 use std::sync::Arc;
 
-use hoist_engine::plan::{Call, Draft, Holder, Kind, Pool, Rule, Step, Vertex};
+use hoist_engine::plan::{Call, ConcurrencyLimit, Draft, Holder, Kind, Rule, Step, Vertex};
 use hoist_engine::record::{End, FailureKind};
-use hoist_engine::run::{Decision, Ended, State};
+use hoist_engine::run::{Decision, State, StepEnd};
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ impl Site {
         site
     }
 
-    /// Every state is looked at twice: as it is, and as it is read back.
+    /// Every state is checked twice: in memory, and read back from its records.
     pub(crate) fn on(&mut self, event: Event) {
         let decision = self.run.on(event, self.now);
         self.keep(decision);
@@ -35,7 +35,8 @@ impl Site {
                 (State::Checking | State::Ready, State::Ready | State::Delayed) => true,
                 (is, was) => is == was,
             };
-            let (is, was) = (self.run.state(id), again.state(id));
+            let is = self.run.state(id);
+            let was = again.state(id);
             assert!(same, "{id} is {is:?} and is read back as {was:?}");
         }
         assert_eq!(self.run.outcome(), again.outcome());
@@ -73,7 +74,7 @@ impl Site {
         self.on(Event::Ran { step, attempt: self.run.attempt(step), end });
     }
 
-    /// What runs.
+    /// The running steps.
     pub(crate) fn running(&self) -> Vec<u32> {
         self.in_state(State::Running)
     }
@@ -83,7 +84,7 @@ impl Site {
         self.run.plan().ids().filter(is).map(|id| id.0).collect()
     }
 
-    pub(crate) fn ended(&self, ended: Ended) -> Vec<u32> {
+    pub(crate) fn ended(&self, ended: StepEnd) -> Vec<u32> {
         self.in_state(State::Ended(ended))
     }
 
@@ -109,7 +110,7 @@ fn vertex(after: &[u32], kind: Kind) -> Vertex {
     Vertex { name: String::new(), after: after.iter().copied().map(StepId).collect(), kind }
 }
 
-/// Vertices are named by their place, and there are as many subjects as are used.
+/// Vertices are named by their index; there are as many subjects as the steps use.
 pub(crate) fn draft(mut vertices: Vec<Vertex>) -> Draft {
     let mut subjects = 0;
     for (at, vertex) in vertices.iter_mut().enumerate() {
@@ -126,6 +127,6 @@ pub(crate) fn on(subject: u32) -> Step {
     Step { subject: Some(subject), ..Step::default() }
 }
 
-pub(crate) fn pool(places: u32, held_by: Holder) -> Pool {
-    Pool { name: "few".to_owned(), places, held_by }
+pub(crate) fn limit(slots: u32, held_by: Holder) -> ConcurrencyLimit {
+    ConcurrencyLimit { name: "few".to_owned(), slots, held_by }
 }

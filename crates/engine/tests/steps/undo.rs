@@ -1,22 +1,23 @@
-//! The way back.
+//! The plan that undoes a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_engine::plan::{
-    Call, Cohort, Draft, Holder, Kind, Made, OnFailure, Repeat, Reversibility, Rule, Step, Vertex,
+    AppliedAttempt, Call, Draft, FailureDomain, Holder, Kind, OnFailure, Repeat, Reversibility,
+    Rule, Step, Vertex,
 };
-use hoist_engine::record::{End, FailureKind, Outcome};
-use hoist_engine::run::{Ended, Found};
+use hoist_engine::record::{End, FailedCheck, FailureKind, Outcome};
+use hoist_engine::run::{AttemptStatus, StepEnd};
 use hoist_engine::undo::{
-    Gap, GapKind, UndoDraft, UndoError, fallen, settle, taken_back, undo_plan, undone,
+    Gap, GapKind, UndoDraft, UndoError, settle, steps_to_undo, undo_plan, undo_started, undone,
 };
 use hoist_engine::{Event, Plan, Record, StepId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::site::{Site, draft, join, me, on, pool, step};
+use crate::site::{Site, draft, join, limit, me, on, step};
 
-/// Everything that is started ends at once; steps in `failing` fail.
+/// Ends every started step at once; steps in `failing` fail.
 fn run_through(site: &mut Site, failing: &BTreeSet<u32>) {
     while let Some(next) = site.running().first().copied() {
         let end = if failing.contains(&next) {
@@ -32,10 +33,10 @@ fn back(site: &Site) -> UndoDraft {
     undo_plan(&site.run, "r", |_| true, |_| None).expect("something was done")
 }
 
-/// Which vertices come before which, over any number of others.
+/// The transitive predecessors of each vertex.
 fn before(vertices: &[Vertex]) -> Vec<BTreeSet<usize>> {
     let mut all: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); vertices.len()];
-    // As often as there are vertices, and it is settled whatever their order.
+    // One pass per vertex reaches every path.
     for _ in 0..vertices.len() {
         for (at, vertex) in vertices.iter().enumerate() {
             for id in vertex.after.iter().map(|id| id.0 as usize) {
@@ -70,7 +71,7 @@ fn vertices() -> impl Strategy<Value = Vec<Vertex>> {
 
 proptest! {
     #[test]
-    fn the_way_back_is_the_way_turned_around(
+    fn undo_plan_is_the_plan_reversed(
         vertices in vertices(), failing in proptest::collection::btree_set(0..14_u32, 0..3),
     ) {
         let mut site = Site::new(draft(vertices));
@@ -89,7 +90,8 @@ proptest! {
         let at: BTreeMap<StepId, usize> =
             found.of.iter().enumerate().filter_map(|(at, of)| Some(((*of)?, at))).collect();
         prop_assert_eq!(at.keys().copied().collect::<Vec<_>>(), begun, "each once");
-        let (there, back) = (before(&site.run.plan().draft().vertices), before(&found.draft.vertices));
+        let there = before(&site.run.plan().draft().vertices);
+        let back = before(&found.draft.vertices);
         for (first, first_back) in &at {
             for (second, second_back) in &at {
                 prop_assert_eq!(
@@ -101,9 +103,9 @@ proptest! {
         }
         let edges = |vertices: &[Vertex]| vertices.iter().map(|one| one.after.len()).sum::<usize>();
         prop_assert!(edges(&found.draft.vertices) <= edges(&site.run.plan().draft().vertices));
-        let mut way_back = Site::new(found.draft);
-        run_through(&mut way_back, &BTreeSet::new());
-        prop_assert_eq!(way_back.run.outcome(), Some(Outcome::Succeeded));
+        let mut undo_run = Site::new(found.draft);
+        run_through(&mut undo_run, &BTreeSet::new());
+        prop_assert_eq!(undo_run.run.outcome(), Some(Outcome::Succeeded));
     }
 }
 
@@ -112,7 +114,7 @@ fn named(found: &UndoDraft) -> Vec<&str> {
 }
 
 #[test]
-fn a_step_is_taken_back_by_its_own_call_or_with_its_receipt() {
+fn step_is_undone_by_its_call_or_with_its_receipt() {
     let call = |action: &str| Call { action: action.to_owned(), ..Call::default() };
     let own = Step { undo: Some(call("remove")), repeat: Repeat::Safe, ..Step::default() };
     let vertices = vec![step(&[], own), step(&[0], Step::default())];
@@ -129,19 +131,22 @@ fn a_step_is_taken_back_by_its_own_call_or_with_its_receipt() {
             Kind::Join(_) => panic!("no join is needed"),
         })
         .collect();
-    let made =
-        Made { attempt: "r/1/1".to_owned(), receipt: json!({ "was": 1 }), ..Made::default() };
+    let made = AppliedAttempt {
+        attempt: "r/1/1".to_owned(),
+        receipt: json!({ "was": 1 }),
+        ..AppliedAttempt::default()
+    };
     assert_eq!(steps[0].call.undoes, Some(vec![made]));
     assert_eq!(steps[0].repeat, Repeat::Safe);
     assert_eq!((&steps[1].call, steps[1].repeat), (&call("remove"), Repeat::Safe));
 }
 
-fn made(attempt: u32, receipt: Value) -> Made {
-    Made { attempt: format!("r/0/{attempt}"), receipt, ..Made::default() }
+fn applied(attempt: u32, receipt: Value) -> AppliedAttempt {
+    AppliedAttempt { attempt: format!("r/0/{attempt}"), receipt, ..AppliedAttempt::default() }
 }
 
-/// What the only step of a way back takes back, after it was kept.
-fn undoes(site: &Site) -> Vec<Made> {
+/// The attempts that the only step of an undo plan reverts, after a round trip through JSON.
+fn undoes(site: &Site) -> Vec<AppliedAttempt> {
     let text = serde_json::to_string(&back(site).draft).expect("plain values");
     let draft: Draft = serde_json::from_str(&text).expect("a draft");
     let plan = Plan::new(draft).expect("a plan");
@@ -149,59 +154,59 @@ fn undoes(site: &Site) -> Vec<Made> {
 }
 
 #[test]
-fn all_attempts_that_may_have_left_something_are_taken_back_the_last_one_first() {
+fn attempts_with_possible_changes_are_undone_in_reverse() {
     let after = vec![Call::default()];
     let again = Step { retries: 2, after, repeat: Repeat::Safe, ..Step::default() };
     let mut site = Site::new(draft(vec![step(&[], again)]));
-    let verified = |site: &mut Site, attempt, holds| {
-        let (step, reason) = (StepId(0), String::new());
-        site.on(Event::Verified { step, attempt, holds, reason });
+    let verified = |site: &mut Site, attempt, holds: bool| {
+        let failed = (!holds).then(FailedCheck::default);
+        site.on(Event::Verified { step: StepId(0), attempt, failed });
         site.tick(site.now);
     };
     site.fail(0, "no");
     site.tick(site.now);
     site.ran(0, End::Done { changed: true, receipt: json!(2) });
     verified(&mut site, 2, false);
-    // It is nobody's, then somebody's who has nothing to do.
+    // First no executor takes the attempt, then there is nothing to do.
     site.restart();
-    site.on(Event::Found { step: StepId(0), attempt: 3, found: Found::Gone });
+    site.on(Event::Found { step: StepId(0), attempt: 3, found: AttemptStatus::Gone });
     site.ran(0, End::Done { changed: false, receipt: json!(4) });
     verified(&mut site, 4, true);
     assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
-    let all = [made(3, Value::Null), made(2, json!(2)), made(1, Value::Null)];
+    let all = [applied(3, Value::Null), applied(2, json!(2)), applied(1, Value::Null)];
     assert_eq!(undoes(&site), all);
 }
 
 #[test]
-fn an_attempt_that_was_interrupted_is_taken_back_with_the_one_after_it() {
+fn interrupted_attempt_is_undone_with_the_next_one() {
     let mut site = Site::new(draft(vec![step(&[], Step::default())]));
     site.on(Event::Stop { now: true, by: "me".to_owned() });
     site.ran(0, End::Interrupted);
-    assert_eq!(undoes(&site), [made(1, Value::Null)]);
+    assert_eq!(undoes(&site), [applied(1, Value::Null)]);
     site.on(Event::Resume { by: "me".to_owned() });
     site.ran(0, End::Done { changed: true, receipt: json!("x") });
-    assert_eq!(undoes(&site), [made(2, json!("x")), made(1, Value::Null)]);
+    assert_eq!(undoes(&site), [applied(2, json!("x")), applied(1, Value::Null)]);
 }
 
 #[test]
-fn an_attempt_that_was_never_begun_has_left_nothing() {
+fn attempt_that_never_began_left_nothing() {
     let mut site = Site::new(draft(vec![step(&[], Step::default())]));
-    site.ran(0, End::NotBegun { reason: Some("nobody came for it".to_owned()) });
-    assert_eq!(site.ended(Ended::Failed(FailureKind::Internal)), [0]);
+    site.ran(0, End::NotBegun { reason: Some("the machine did not report".to_owned()) });
+    assert_eq!(site.ended(StepEnd::Failed(FailureKind::Internal)), [0]);
     site.on(Event::Resume { by: "me".to_owned() });
     site.on(Event::Stop { now: true, by: "me".to_owned() });
     site.ran(0, End::NotBegun { reason: None });
-    assert_eq!(site.ended(Ended::Interrupted), [0]);
+    assert_eq!(site.ended(StepEnd::Interrupted), [0]);
     assert_eq!(undo_plan(&site.run, "r", |_| true, |_| None), Err(UndoError::Nothing));
     site.on(Event::Resume { by: "me".to_owned() });
     site.ran(0, End::Done { changed: true, receipt: json!("x") });
-    assert_eq!(undoes(&site), [made(3, json!("x"))]);
+    assert_eq!(undoes(&site), [applied(3, json!("x"))]);
 }
 
 #[test]
-fn attempts_that_cannot_all_be_named_are_a_gap_and_of_too_much_the_last_receipts_are_kept() {
-    use hoist_engine::execute::MAX_RECEIPT;
-    use hoist_engine::run::MAX_MADE;
+fn too_many_attempts_are_a_gap_and_last_receipts_stay() {
+    use hoist_engine::record::MAX_RECEIPT;
+    use hoist_engine::run::MAX_APPLIED;
     let tried = |failures: usize| {
         let retries = u32::try_from(failures).unwrap();
         let mut site = Site::new(draft(vec![step(&[], Step { retries, ..Step::default() })]));
@@ -212,17 +217,17 @@ fn attempts_that_cannot_all_be_named_are_a_gap_and_of_too_much_the_last_receipts
         site.ran(0, End::Done { changed: true, receipt: json!(1) });
         site
     };
-    assert_eq!(undoes(&tried(MAX_MADE - 1)).len(), MAX_MADE);
+    assert_eq!(undoes(&tried(MAX_APPLIED - 1)).len(), MAX_APPLIED);
     let gap = Gap { step: StepId(0), kind: GapKind::TooMany };
-    assert_eq!(back(&tried(MAX_MADE)).gaps, [gap]);
+    assert_eq!(back(&tried(MAX_APPLIED)).gaps, [gap]);
 
     let again = Step { retries: 1, after: vec![Call::default()], ..Step::default() };
     let mut site = Site::new(draft(vec![step(&[], again)]));
     for attempt in [1, 2] {
         let receipt = "x".repeat(MAX_RECEIPT / 2 - 1);
         site.ran(0, End::Done { changed: true, receipt: json!(receipt) });
-        let (step, reason) = (StepId(0), String::new());
-        site.on(Event::Verified { step, attempt, holds: attempt == 2, reason });
+        let failed = (attempt != 2).then(FailedCheck::default);
+        site.on(Event::Verified { step: StepId(0), attempt, failed });
         site.tick(site.now);
     }
     let kept: Vec<bool> = undoes(&site).iter().map(|made| made.receipt.is_string()).collect();
@@ -230,7 +235,7 @@ fn attempts_that_cannot_all_be_named_are_a_gap_and_of_too_much_the_last_receipts
 }
 
 #[test]
-fn what_takes_back_is_not_taken_back() {
+fn undo_step_is_not_undone() {
     let mut site = Site::new(draft(vec![step(&[], Step::default())]));
     run_through(&mut site, &BTreeSet::new());
     let mut site = Site::new(back(&site).draft);
@@ -239,7 +244,7 @@ fn what_takes_back_is_not_taken_back() {
 }
 
 #[test]
-fn what_was_done_already_is_not_taken_back() {
+fn step_without_change_is_not_undone() {
     let vertices = vec![step(&[], Step::default()), step(&[0], Step::default())];
     let mut site = Site::new(draft(vertices));
     site.ran(0, End::Done { changed: false, receipt: Value::Null });
@@ -252,7 +257,7 @@ fn what_was_done_already_is_not_taken_back() {
 }
 
 #[test]
-fn gaps_and_commit_points_are_named_before_anything_starts() {
+fn gaps_and_commit_points_are_known_before_the_undo() {
     let commit = Step { reversibility: Reversibility::CommitPoint, ..Step::default() };
     let vertices =
         vec![step(&[], Step::default()), step(&[0], commit), step(&[1], Step::default())];
@@ -269,33 +274,35 @@ fn gaps_and_commit_points_are_named_before_anything_starts() {
     assert!(found.draft.vertices.is_empty());
 }
 
-/// On each of two subjects a step, then a barrier, then a step.
+/// On each of two subjects a step, a barrier and a step.
 fn two_subjects() -> Site {
     let vertices = vec![
         step(&[], on(0)),
         step(&[], on(1)),
         join(&[0, 1], Rule::All),
-        step(&[2], Step { pools: vec![0], ..on(0) }),
-        step(&[2], Step { pools: vec![0], ..on(1) }),
+        step(&[2], Step { limits: vec![0], ..on(0) }),
+        step(&[2], Step { limits: vec![0], ..on(1) }),
     ];
-    let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Healthy)], ..draft(vertices) });
+    let mut site = Site::new(Draft { limits: vec![limit(1, Holder::Healthy)], ..draft(vertices) });
     run_through(&mut site, &BTreeSet::new());
     site
 }
 
 #[test]
-fn an_undo_that_fails_stops_the_way_back_on_its_subject_only() {
+fn failed_undo_stops_only_its_subject() {
     let found = back(&two_subjects());
     let at = |name: &str| {
         let at = found.draft.vertices.iter().position(|vertex| vertex.name == name).unwrap();
         u32::try_from(at).unwrap()
     };
-    let (first, second) = (at("undo s3"), at("undo s4"));
-    let (last, other) = (at("undo s0"), at("undo s1"));
+    let first = at("undo s3");
+    let second = at("undo s4");
+    let last = at("undo s0");
+    let other = at("undo s1");
     let mut site = Site::new(found.draft.clone());
     run_through(&mut site, &BTreeSet::from([first]));
-    assert_eq!(site.ended(Ended::LeftOut), [last]);
-    let mut good = site.ended(Ended::Ok);
+    assert_eq!(site.ended(StepEnd::LeftOut), [last]);
+    let mut good = site.ended(StepEnd::Ok);
     good.retain(|at| found.of[*at as usize].is_some());
     good.sort_unstable();
     let mut expected = vec![second, other];
@@ -303,7 +310,7 @@ fn an_undo_that_fails_stops_the_way_back_on_its_subject_only() {
     assert_eq!(good, expected);
     assert_eq!(site.run.outcome(), Some(Outcome::Failed), "one is not as it was");
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    assert_eq!(taken_back(&site.run), names(&["s1", "s3", "s4"]));
+    assert_eq!(undo_started(&site.run), names(&["s1", "s3", "s4"]));
     assert_eq!(undone(&site.run), names(&["s1", "s4"]));
     site.on(Event::Resume { by: "me".to_owned() });
     run_through(&mut site, &BTreeSet::new());
@@ -311,7 +318,7 @@ fn an_undo_that_fails_stops_the_way_back_on_its_subject_only() {
 }
 
 #[test]
-fn only_some_subjects_are_taken_back() {
+fn undo_can_be_limited_to_subjects() {
     let site = two_subjects();
     let plan = site.run.plan();
     let of_second = |id| plan.step(id).is_some_and(|step| step.subject == Some(1));
@@ -321,21 +328,21 @@ fn only_some_subjects_are_taken_back() {
 }
 
 #[test]
-fn an_undo_of_which_nobody_knows_how_it_ended_has_failed() {
+fn undo_with_unknown_outcome_has_failed() {
     let undo = Some(Call { action: "remove".to_owned(), ..Call::default() });
     let mut site = Site::new(draft(vec![step(&[], Step { undo, ..on(0) })]));
     run_through(&mut site, &BTreeSet::new());
     let mut site = Site::new(back(&site).draft);
     site.restart();
-    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Gone });
-    assert_eq!(site.ended(Ended::Failed(FailureKind::Lost)), [0]);
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: AttemptStatus::Gone });
+    assert_eq!(site.ended(StepEnd::Failed(FailureKind::Lost)), [0]);
 }
 
-/// Of a role whose failures are taken back: two steps on each of two subjects, of which the second
-/// fails on the first subject; and one of another role before them.
+/// A role whose failures are undone: two steps on each of two subjects, of which the second fails
+/// on the first subject; and one step of another role before them.
 fn fallen_on_one() -> Site {
     let part = |subject| Step {
-        cohort: Some(0),
+        failure_domain: Some(0),
         undone_with: vec![0],
         on_failure: OnFailure::Continue,
         ..on(subject)
@@ -348,15 +355,16 @@ fn fallen_on_one() -> Site {
         step(&[3], part(0)),
         step(&[2], part(1)),
     ];
-    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 0, ..Cohort::default() }];
-    let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
+    let failure_domains =
+        vec![FailureDomain { name: "role".to_owned(), tolerate: 0, ..FailureDomain::default() }];
+    let mut site = Site::new(Draft { failure_domains, ..draft(vertices) });
     run_through(&mut site, &BTreeSet::from([4]));
     site
 }
 
-/// Takes back what fell, and tells the run so.
-fn take_back_fallen(site: &mut Site, failing: &[&str]) {
-    let wanted = fallen(&site.run);
+/// Undoes the failed steps and settles the result in the journal of the run.
+fn undo_failed(site: &mut Site, failing: &[&str]) {
+    let wanted = steps_to_undo(&site.run);
     let found =
         undo_plan(&site.run, "r", |id| wanted.contains(&id), |_| None).expect("something fell");
     let named = (0..).zip(&found.draft.vertices);
@@ -373,36 +381,36 @@ fn take_back_fallen(site: &mut Site, failing: &[&str]) {
 }
 
 #[test]
-fn what_failed_on_a_subject_is_to_be_taken_back_there_and_only_of_its_role() {
+fn failure_undoes_only_its_role_on_its_subject() {
     let site = fallen_on_one();
     assert_eq!(site.run.outcome(), Some(Outcome::Failed));
-    assert_eq!(fallen(&site.run), BTreeSet::from([StepId(1), StepId(4)]));
-    assert_eq!(fallen(&two_subjects().run), BTreeSet::new());
+    assert_eq!(steps_to_undo(&site.run), BTreeSet::from([StepId(1), StepId(4)]));
+    assert_eq!(steps_to_undo(&two_subjects().run), BTreeSet::new());
 }
 
 #[test]
-fn what_was_taken_back_is_not_done_and_a_resume_does_it_again() {
+fn resume_repeats_undone_steps() {
     let mut site = fallen_on_one();
-    take_back_fallen(&mut site, &[]);
-    assert_eq!(site.ended(Ended::Undone), [1]);
+    undo_failed(&mut site, &[]);
+    assert_eq!(site.ended(StepEnd::Undone), [1]);
     assert_eq!(
         undo_plan(&site.run, "r", |id| id != StepId(0), |_| None).unwrap().draft.vertices.len(),
         2,
-        "only what was done on the other subject is left"
+        "only the steps of the other subject are left"
     );
     site.on(Event::Resume { by: me() });
     assert_eq!(site.running(), [1]);
     run_through(&mut site, &BTreeSet::new());
     assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
     assert_eq!((site.run.attempt(StepId(1)), site.run.attempt(StepId(5))), (2, 1));
-    let made = site.run.made("r", StepId(1)).unwrap();
-    assert_eq!(made.len(), 1, "nothing of the attempt that was taken back: {made:?}");
+    let made = site.run.applied("r", StepId(1)).unwrap();
+    assert_eq!(made.len(), 1, "nothing of the attempt that was undone: {made:?}");
 }
 
 #[test]
-fn what_a_retry_needs_and_was_taken_back_is_done_first() {
+fn retry_repeats_undone_predecessors_first() {
     let mut site = fallen_on_one();
-    take_back_fallen(&mut site, &[]);
+    undo_failed(&mut site, &[]);
     site.on(Event::Retry { step: StepId(4), by: me() });
     assert_eq!(site.running(), [1]);
     run_through(&mut site, &BTreeSet::new());
@@ -410,22 +418,22 @@ fn what_a_retry_needs_and_was_taken_back_is_done_first() {
 }
 
 #[test]
-fn what_could_not_be_taken_back_is_done_again_with_what_it_left() {
+fn step_with_failed_undo_is_repeated() {
     let mut site = fallen_on_one();
-    take_back_fallen(&mut site, &["undo s1"]);
-    assert_eq!(site.ended(Ended::Undone), [1], "nobody can say that it is done");
+    undo_failed(&mut site, &["undo s1"]);
+    assert_eq!(site.ended(StepEnd::Undone), [1], "it no longer counts as done");
     assert!(site.run.left_traces(StepId(1)) && !site.run.left_traces(StepId(4)));
     site.on(Event::Resume { by: me() });
     run_through(&mut site, &BTreeSet::new());
-    let made = site.run.made("r", StepId(1)).unwrap();
-    assert_eq!(made.len(), 2, "both can be taken back: {made:?}");
+    let made = site.run.applied("r", StepId(1)).unwrap();
+    assert_eq!(made.len(), 2, "both can be undone: {made:?}");
 }
 
 #[test]
-fn nothing_is_taken_back_of_what_goes_on() {
+fn running_run_cannot_be_undone() {
     let mut site = fallen_on_one();
     site.on(Event::Resume { by: me() });
-    let record = Record::TakenBack {
+    let record = Record::Undone {
         run: "back".to_owned(),
         undone: vec![StepId(1)],
         stuck: Vec::new(),

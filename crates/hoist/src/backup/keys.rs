@@ -1,10 +1,11 @@
-//! What a backup is encrypted to and opened with. A secret never stands on the command line.
+//! Keys and passphrases of backups. A secret never stands on the command line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hoist_server::backup::seal::{self, Keys, Lock, Needs, Recipient};
+use hoist_server::age_identities::identities;
+use hoist_server::backup::seal::{Keys, Lock, Needs, Recipient};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use secrecy::{ExposeSecret, SecretString};
 use zeroize::Zeroizing;
@@ -27,7 +28,7 @@ pub(super) struct LockArgs {
     /// Encrypt to the passphrase in this file
     #[arg(long, value_name = "FILE", conflicts_with = "no_encryption")]
     passphrase_file: Option<PathBuf>,
-    /// Do not encrypt: whoever reads the file has the site's keys
+    /// Do not encrypt: every reader of the file gets the site's keys
     #[arg(long)]
     no_encryption: bool,
 }
@@ -48,7 +49,7 @@ impl LockArgs {
         self.no_encryption
     }
 
-    /// What was said, else a passphrase from whoever sits there.
+    /// The chosen encryption, by default a passphrase from the terminal.
     pub(super) fn lock(&self, shell: &mut Shell) -> Result<Lock, Failure> {
         if self.no_encryption {
             return Ok(Lock::Open);
@@ -72,27 +73,27 @@ impl LockArgs {
             return Ok(Lock::Recipients(recipients));
         }
         if let Some(path) = &self.recipients_file {
-            return Err(Failure::usage(format!("there is no key in `{}`", path.display())));
+            return Err(Failure::usage(format!("`{}` contains no key", path.display())));
         }
         if !shell.printer.interactive() {
-            return Err(Failure::usage("a backup holds the site's keys, so it is encrypted").with_hint(
-                "give `--recipient KEY`, `--recipients-file FILE` or `--passphrase-file FILE`; or say `--no-encryption`",
+            return Err(Failure::usage("a backup contains the site's keys and must be encrypted").with_hint(
+                "give `--recipient KEY`, `--recipients-file FILE` or `--passphrase-file FILE`; or use `--no-encryption`",
             ));
         }
         let first = ask(shell, "Passphrase for the backup: ")?;
         if first.expose_secret().is_empty() {
             return Err(Failure::usage("an empty passphrase protects nothing"));
         }
-        let second = ask(shell, "The same again: ")?;
+        let second = ask(shell, "Repeat the passphrase: ")?;
         if first.expose_secret() != second.expose_secret() {
-            return Err(Failure::usage("the two passphrases are not the same"));
+            return Err(Failure::usage("the two passphrases differ"));
         }
         Ok(Lock::Passphrase(first))
     }
 }
 
 impl UnlockArgs {
-    /// What the file needs, from where it was said.
+    /// The keys that the file needs, from the chosen sources.
     pub(super) fn keys(&self, needs: Needs, shell: &mut Shell) -> Result<Keys, Failure> {
         let mut keys = Keys::default();
         match needs {
@@ -109,10 +110,10 @@ impl UnlockArgs {
             Needs::Identity => {
                 for path in &self.identity {
                     let wrong = |_| {
-                        let message = format!("`{}` does not hold an age key", path.display());
+                        let message = format!("`{}` contains no age key", path.display());
                         Failure::usage(message).with_hint("`age-keygen -o FILE` makes one")
                     };
-                    keys.identities.extend(seal::identities(&read(path)?).map_err(wrong)?);
+                    keys.identities.extend(identities(&read(path)?).map_err(wrong)?);
                 }
             }
         }
@@ -121,11 +122,11 @@ impl UnlockArgs {
 }
 
 fn recipient(text: &str, place: &str) -> Result<Recipient, Failure> {
-    // The reason of the parser is left out: it says nothing that helps, and somebody may have given
-    // the secret key, which must not be printed.
+    // The reason of the parser is left out: it does not help, and the text may be the secret key,
+    // which must not be printed.
     text.parse().map_err(|_| {
         Failure::usage(format!("{place} is not the public part of an age key"))
-            .with_hint("it begins with `age1`; `age-keygen -y FILE` shows it")
+            .with_hint("a public key begins with `age1`; show it with `age-keygen -y FILE`")
     })
 }
 
@@ -134,7 +135,7 @@ fn passphrase(path: &Path) -> Result<SecretString, Failure> {
     let line = text.strip_suffix('\n').unwrap_or(&text);
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() || line.contains('\n') {
-        let message = format!("`{}` does not hold a passphrase", path.display());
+        let message = format!("`{}` contains no passphrase", path.display());
         return Err(Failure::usage(message).with_hint("a passphrase is one line of text"));
     }
     Ok(line.into())
@@ -148,7 +149,7 @@ fn read(path: &Path) -> Result<Zeroizing<String>, Failure> {
     Ok(text)
 }
 
-/// Asks at the terminal, without showing what is typed.
+/// Asks at the terminal without echoing the input.
 fn ask(shell: &mut Shell, question: &str) -> Result<SecretString, Failure> {
     shell.printer.flush()?;
     let terminal = fs_err::OpenOptions::new()
@@ -167,7 +168,7 @@ fn ask(shell: &mut Shell, question: &str) -> Result<SecretString, Failure> {
     set(&quiet).map_err(|error| Failure::File(error.into()))?;
     let mut line = Zeroizing::new(String::new());
     let read = BufReader::new(&terminal).read_line(&mut line);
-    // Whatever happened, whoever sits there wants to see again what is typed.
+    // The echo must be restored in any case.
     let _ = set(&before);
     read.map_err(Failure::File)?;
     Ok(line.trim_end_matches(['\r', '\n']).into())

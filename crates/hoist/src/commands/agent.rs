@@ -26,7 +26,7 @@ use crate::table::Table;
 /// The program that the image is made around; a package of its own, beside this one.
 const AGENT: &str = "hoist-agent";
 
-/// What the files are called.
+/// File names.
 const KERNEL: &str = "kernel";
 const INITRD: &str = "agent.cpio.zst";
 
@@ -107,9 +107,9 @@ impl AgentArgs {
     }
 }
 
-/// What was made, or would be.
+/// The result, or the dry-run result.
 #[derive(Debug, Serialize)]
-struct Made {
+struct ImageResult {
     out: PathBuf,
     release: String,
     parts: Vec<MadePart>,
@@ -137,7 +137,7 @@ struct MadeFile {
 
 async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
     if args.add {
-        // What would make the work of a minute useless is seen before it.
+        // An unreachable server must be noticed before a minute of work.
         shell.client()?.artifacts().await?;
     }
     let authority = connect::authority(&shell.connection)?;
@@ -155,7 +155,7 @@ async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
     if !image.absent.is_empty() {
         let absent = image.absent.join("`, `");
         return Err(Failure::usage(format!("kernel {} has no driver `{absent}`", image.release))
-            .with_hint("leave it out of `--with`, or take another kernel"));
+            .with_hint("remove it from `--with`, or use another kernel"));
     }
     print(shell, &made)?;
     if args.write.dry_run {
@@ -168,7 +168,7 @@ async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
     if !args.add {
         return Ok(Exit::Done);
     }
-    // What is put behind an image is not looked into.
+    // Archives appended to an image are not examined.
     let has_plugins = |file: &MadeFile| {
         let has_some = file.file == INITRD && !args.plugin.is_empty();
         if has_some { vec!["*".to_owned()] } else { Vec::new() }
@@ -196,7 +196,7 @@ fn make(args: &ImageArgs, authority: &Path) -> Result<(Vec<u8>, Image), Failure>
     let (kernel, modules) = match (&args.kernel, &args.modules, &args.package) {
         (Some(kernel), Some(modules), _) => (kernel.clone(), modules.clone()),
         (_, _, Some(package)) => fetch(package, fetched.path())?,
-        _ => return Err(Failure::usage("no kernel is named").with_hint("give `--package`")),
+        _ => return Err(Failure::usage("no kernel was given").with_hint("give `--package`")),
     };
     let recipe = Recipe {
         agent,
@@ -226,7 +226,7 @@ fn beside() -> Result<PathBuf, Failure> {
     if agent.is_file() {
         return Ok(agent);
     }
-    let what = format!("there is no `{}`, which the image is made around", agent.display());
+    let what = format!("agent `{}`", agent.display());
     Err(Failure::missing(what).with_hint("install the package `hoist-agent`, or use `--agent`"))
 }
 
@@ -237,7 +237,7 @@ fn fetch(package: &str, into: &Path) -> Result<(PathBuf, PathBuf), Failure> {
         name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain)
     };
     if !is_name(package) {
-        return Err(Failure::usage(format!("`{package}` is no name of a package")));
+        return Err(Failure::usage(format!("`{package}` is not a package name")));
     }
     // A name without a version stands for the newest kernel, and holds nothing itself.
     let depends = run(Command::new("apt-cache").args(["depends", "--important", package]))?;
@@ -260,17 +260,17 @@ fn entry(dir: &Path, is_it: &dyn Fn(&str) -> bool) -> Result<PathBuf, Failure> {
     let entries = fs::read_dir(dir).map_err(Failure::File)?;
     let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let is_it = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(is_it);
-    let what = || format!("no kernel in what was fetched to `{}`", dir.display());
+    let what = || format!("kernel in `{}`", dir.display());
     names.find(is_it).ok_or_else(|| {
-        Failure::missing(what()).with_hint("name a package of a kernel, as `linux-image-amd64`")
+        Failure::missing(what()).with_hint("name a kernel package, such as `linux-image-amd64`")
     })
 }
 
 fn run(command: &mut Command) -> Result<String, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| {
-        Failure::missing(format!("`{program}` does not start: {error}"))
-            .with_hint("on other systems than Debian, use `--kernel` and `--modules`")
+        Failure::missing(format!("program `{program}` ({error})"))
+            .with_hint("outside Debian, use `--kernel` and `--modules`")
     })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -280,10 +280,12 @@ fn run(command: &mut Command) -> Result<String, Failure> {
     Err(Failure::refused(format!("`{program}` failed: {}", crate::printer::plain(last))))
 }
 
-fn described(args: &ImageArgs, kernel: &[u8], image: &Image) -> Result<Made, Failure> {
+fn described(args: &ImageArgs, kernel: &[u8], image: &Image) -> Result<ImageResult, Failure> {
     let file = |file: &'static str, part: &str, content: &[u8]| {
         let name = format!("agent-{}-{part}", args.arch.as_str());
-        let artifact = name.parse().map_err(|_| Failure::usage(format!("no artifact `{name}`")))?;
+        let artifact = name
+            .parse()
+            .map_err(|_| Failure::usage(format!("`{name}` is not an artifact name")))?;
         let sha256 = Digest::from_bytes(Sha256::digest(content).into());
         Ok::<_, Failure>(MadeFile { file, size: content.len() as u64, sha256, artifact })
     };
@@ -292,7 +294,7 @@ fn described(args: &ImageArgs, kernel: &[u8], image: &Image) -> Result<Made, Fai
         unpacked: part.unpacked,
         size: part.packed,
     };
-    Ok(Made {
+    Ok(ImageResult {
         out: args.out.clone(),
         release: image.release.clone(),
         parts: image.parts.iter().map(part).collect(),
@@ -301,7 +303,7 @@ fn described(args: &ImageArgs, kernel: &[u8], image: &Image) -> Result<Made, Fai
     })
 }
 
-fn print(shell: &mut Shell, made: &Made) -> Result<(), Failure> {
+fn print(shell: &mut Shell, made: &ImageResult) -> Result<(), Failure> {
     let printer = &mut shell.printer;
     match printer.output() {
         Output::Json | Output::Yaml => printer.value(made),
@@ -340,7 +342,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for name in ["", "-o=x", "a b", "../a", "linux;reboot"] {
             let failure = fetch(name, dir.path()).unwrap_err().to_string();
-            assert!(failure.contains("no name of a package"), "{name}: {failure}");
+            assert!(failure.contains("is not a package name"), "{name}: {failure}");
         }
     }
 

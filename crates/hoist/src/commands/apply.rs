@@ -10,11 +10,11 @@ use crate::edit::{self, Terms, WriteArgs};
 use crate::failure::Failure;
 use crate::input;
 
-/// Make the site what documents say
+/// Apply documents to the site
 ///
-/// All files are checked first and every fault is shown. The server then works out what would
-/// change; that is shown, and made in one transaction: all of it or nothing. If somebody else
-/// changes the site in between, it is worked out again.
+/// All files are checked first and every error is shown. The server then computes the change, which
+/// is shown and made in one transaction: all of it or nothing. If the site changes in between, the
+/// change is computed again.
 ///
 /// A change that affects many existing nodes is refused unless `--affects` names their number.
 /// Files of JSON lines (.ndjson, .jsonl) are streamed and may be as large as a site.
@@ -34,7 +34,7 @@ pub(crate) struct ApplyArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "prune")]
     set: Option<Name>,
 
-    /// Like `--set`, and remove what the set held before and does not hold any more
+    /// Like `--set`, and remove objects that the set contained before and no longer contains
     #[arg(long, value_name = "NAME")]
     prune: Option<Name>,
 }

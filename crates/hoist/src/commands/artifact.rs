@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use fs_err as fs;
 use futures_util::TryStreamExt;
 use hoist_api::Code;
-use hoist_api::artifact::{ArtifactObject, Collected, Outcome, Verified};
+use hoist_api::artifact::{ArtifactObject, ArtifactVerification, CollectionResult, Outcome};
 use hoist_api::client::{Body, Client, ClientError};
 use hoist_model::document::DocumentName;
 use hoist_model::node::Arch;
@@ -34,8 +34,8 @@ const CHUNK: usize = 1024 * 1024;
 const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long somebody else may hold the content: longer than a controller takes to notice that a
-/// cable was pulled, which is a minute.
+/// Longest time that another upload may hold the content: longer than the minute a controller takes
+/// to notice a lost connection.
 const BUSY: Duration = Duration::from_secs(90);
 
 /// Kernels, initrds and images that hoist serves
@@ -58,30 +58,31 @@ enum ArtifactCommand {
     /// List all artifacts, whether they are on this controller, and who names them
     #[command(after_help = "Examples:\n  hoist artifact list -o wide")]
     List,
-    /// Read everything that is kept, and set aside what is damaged
+    /// Read all stored contents, and set damaged ones aside
     ///
-    /// What was set aside is not served any more; add the file again, or let this controller fetch
-    /// it from another one. Ends with 7 if something was damaged. What artifacts name and this
-    /// controller does not have is told, and is no damage.
+    /// Damaged contents are no longer served; add the file again, or let this controller fetch it
+    /// from another one. Exits with 7 if something was damaged. Contents that artifacts name and
+    /// this controller lacks are listed, and are not damage.
     #[command(after_help = "Examples:\n  hoist artifact verify")]
     Verify,
     /// Remove contents that no artifact names
     ///
-    /// What a boot configuration or a BSS record names stays, and so does what came within the last
-    /// hour, and what provisioned nodes have and had before. Each controller collects its own disk.
+    /// Contents named by a boot configuration or a BSS record stay, as do contents added within the
+    /// last hour, and those of current and previous installations. Each controller collects its own
+    /// disk.
     #[command(after_help = "Examples:\n  hoist artifact gc --dry-run\n  \
         hoist artifact gc --unused")]
     Gc {
         /// Remove also artifacts that no boot configuration and no BSS record names
         #[arg(long)]
         unused: bool,
-        /// Remove also uploads that were broken off, however short ago; they begin anew
+        /// Remove also recently interrupted uploads; they start again from the beginning
         #[arg(long)]
         unfinished: bool,
         /// Remove also what nodes need to go back with `hoist provision start --previous`
         #[arg(long)]
         previous: bool,
-        /// Show what would be removed, remove nothing; ends with 20 if there is something
+        /// Show the contents to remove without removing them; exits with 20 if there are any
         #[arg(long)]
         dry_run: bool,
     },
@@ -99,7 +100,7 @@ enum ArtifactCommand {
 struct AddArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What it is called; the name of the file if left out
+    /// Name of the artifact; by default the name of the file
     #[arg(long)]
     name: Option<ArtifactName>,
     /// What machines it is for: `x86_64`, `aarch64` or `riscv64`
@@ -139,7 +140,9 @@ async fn add(shell: &mut Shell, client: &Client, args: AddArgs) -> Result<Exit, 
         Some(name) => name,
         None => name_of(&args.file)?,
     };
-    let (file, arch, description) = (args.file, args.arch, args.description);
+    let file = args.file;
+    let arch = args.arch;
+    let description = args.description;
     let addition = Addition { file, name, arch, description, sha256: None, provides: None };
     add_all(shell, client, vec![addition], args.replace, &args.write).await
 }
@@ -151,9 +154,9 @@ pub(crate) struct Addition {
     pub(crate) name: ArtifactName,
     pub(crate) arch: Option<Arch>,
     pub(crate) description: Option<String>,
-    /// What it must be, if somebody said so.
+    /// The expected digest, if one was given.
     pub(crate) sha256: Option<Digest>,
-    /// Of an archive of plug-ins; as before if it is not said.
+    /// Of an archive of plug-ins; unchanged by default.
     pub(crate) provides: Option<Vec<String>>,
 }
 
@@ -171,20 +174,22 @@ pub(crate) async fn add_all(
         let content = tokio::task::spawn_blocking(move || hash(&path)).await;
         let (sha256, size) = content.map_err(|died| Failure::Broken(died.to_string()))??;
         if addition.sha256.is_some_and(|wanted| wanted != sha256) {
-            let what = format!("`{}` is not what its index says", addition.file.display());
+            let what = format!("`{}` does not match its index", addition.file.display());
             return Err(Failure::refused(what).with_hint("build it again"));
         }
-        hashed.push(Hashed { addition, sha256, size });
+        hashed.push(HashedFile { addition, sha256, size });
     }
     let known = client.artifacts().await?.items;
     hashed.iter().try_for_each(|hashed| hashed.check_name(&known, replace))?;
     if !write.dry_run {
-        for Hashed { addition, sha256, size } in &hashed {
-            let (path, sha256, size) = (&addition.file, *sha256, *size);
+        for HashedFile { addition, sha256, size } in &hashed {
+            let path = &addition.file;
+            let sha256 = *sha256;
+            let size = *size;
             Upload { client, path, sha256, size }.run(shell).await?;
         }
     }
-    // Somebody else may have taken a name meanwhile.
+    // Another client may have taken a name meanwhile.
     let make = async || {
         let known = client.artifacts().await?.items;
         hashed.iter().try_for_each(|hashed| hashed.check_name(&known, replace))?;
@@ -196,33 +201,33 @@ pub(crate) async fn add_all(
         let names: Vec<_> =
             hashed.iter().map(|hashed| format!("`artifact:{}`", hashed.addition.name)).collect();
         shell.printer.note(&match names.as_slice() {
-            [name] => format!("boot configurations name it {name}"),
-            names => format!("boot configurations name them {}", names.join(", ")),
+            [name] => format!("boot configurations refer to it as {name}"),
+            names => format!("boot configurations refer to them as {}", names.join(", ")),
         });
     }
     Ok(ended)
 }
 
-/// A file of which it is known what it is.
-struct Hashed {
+/// A file with its digest and size.
+struct HashedFile {
     addition: Addition,
     sha256: Digest,
     size: u64,
 }
 
-impl Hashed {
+impl HashedFile {
     fn known<'a>(&self, known: &'a [ArtifactObject]) -> Option<&'a ArtifactObject> {
         known.iter().find(|known| known.name == self.addition.name)
     }
 
-    /// Nobody gives another meaning to a name without saying so.
+    /// An existing name must not get other content without `--replace`.
     fn check_name(&self, known: &[ArtifactObject], replace: bool) -> Result<(), Failure> {
         if replace || self.known(known).is_none_or(|known| known.sha256 == self.sha256) {
             return Ok(());
         }
         let name = &self.addition.name;
-        Err(Failure::refused(format!("artifact `{name}` exists, with another content"))
-            .with_hint("`--replace` gives the name to this file; `--name` another name"))
+        Err(Failure::refused(format!("artifact `{name}` exists with other content"))
+            .with_hint("replace it with `--replace`, or choose another name with `--name`"))
     }
 
     fn document(&self, known: &[ArtifactObject]) -> Document {
@@ -245,19 +250,21 @@ impl Hashed {
 fn name_of(file: &Path) -> Result<ArtifactName, Failure> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     name.parse().map_err(|error| {
-        Failure::usage(format!("{error}")).with_hint("`--name` gives the artifact another name")
+        Failure::usage(format!("{error}")).with_hint("choose another name with `--name`")
     })
 }
 
 fn hash(path: &Path) -> Result<(Digest, u64), Failure> {
-    // Looked at first: opening a pipe waits for somebody to write.
+    // Checked first: opening a pipe would wait for a writer.
     let about = fs::metadata(path).map_err(Failure::File)?;
     if !about.is_file() {
-        return Err(Failure::usage(format!("`{}` is no file", path.display())));
+        return Err(Failure::usage(format!("`{}` is not a regular file", path.display())));
     }
     let mut file = fs::File::open(path).map_err(Failure::File)?;
     let progress = bar("reading", about.len());
-    let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; CHUNK]);
+    let mut hash = Sha256::new();
+    let mut size = 0;
+    let mut buffer = vec![0; CHUNK];
     loop {
         let count = file.read(&mut buffer).map_err(Failure::File)?;
         if count == 0 {
@@ -283,7 +290,9 @@ impl Upload<'_> {
     /// Goes on from where an earlier one was broken off, and on again when it is broken off itself.
     async fn run(&self, shell: &mut Shell) -> Result<(), Failure> {
         let progress = bar("sending", self.size);
-        let (mut furthest, mut tries, mut anew) = (0, 0, false);
+        let mut furthest = 0;
+        let mut tries = 0;
+        let mut anew = false;
         let mut waits: Option<Instant> = None;
         loop {
             let mut offset = 0;
@@ -302,10 +311,10 @@ impl Upload<'_> {
                 Err(failure) => return Err(failure),
             };
             let note = match error.code() {
-                // What was there before may be to blame; it is gone now.
+                // The earlier part may be damaged; the server has dropped it now.
                 Some(Code::InvalidBody) if offset > 0 && !anew => {
                     (furthest, anew) = (0, true);
-                    "what was sent before was something else; sending all of it".to_owned()
+                    "the earlier upload was different; sending all of it".to_owned()
                 }
                 Some(Code::InvalidBody) => return Err(changed(self.path)),
                 Some(Code::Busy) => match waits {
@@ -329,10 +338,11 @@ impl Upload<'_> {
         }
     }
 
-    /// Sends what the controller does not have, from `offset` on; true when it then has all of it.
+    /// Sends the missing part from `offset` on; true when the controller then has all of it.
     async fn go_on(&self, offset: &mut u64, progress: &ProgressBar) -> Result<bool, Failure> {
         let blob = self.client.blob(self.sha256).await?;
-        // What is there whole is named too: it is then kept until it has its artifact.
+        // Complete content is announced too, so that the controller keeps it until it has its
+        // artifact.
         *offset = if blob.whole { self.size } else { blob.received.min(self.size) };
         progress.set_position(*offset);
         let body = self.body(*offset, progress).await?;
@@ -349,8 +359,8 @@ impl Upload<'_> {
 }
 
 fn changed(path: &Path) -> Failure {
-    Failure::refused(format!("`{}` changed while it was sent; nothing was kept", path.display()))
-        .with_hint("try again when nobody writes it")
+    Failure::refused(format!("`{}` changed while it was sent; nothing was stored", path.display()))
+        .with_hint("try again when the file is no longer written")
 }
 
 /// The connection, or the other end of it.
@@ -406,7 +416,7 @@ async fn verify(shell: &mut Shell, client: &Client) -> Result<Exit, Failure> {
         found.push(line);
     }
     progress.finish_and_clear();
-    let is_missing = |line: &&Verified| line.outcome == Outcome::Missing;
+    let is_missing = |line: &&ArtifactVerification| line.outcome == Outcome::Missing;
     let (missing, checked): (Vec<_>, Vec<_>) = found.iter().partition(is_missing);
     let bad: Vec<_> = checked.iter().filter(|line| line.outcome != Outcome::Whole).collect();
     let printer = &mut shell.printer;
@@ -415,7 +425,8 @@ async fn verify(shell: &mut Shell, client: &Client) -> Result<Exit, Failure> {
         Output::Name => bad.iter().try_for_each(|line| printer.line(line.sha256.to_string()))?,
         Output::Table | Output::Wide => {
             for line in bad.iter().copied().chain(&missing) {
-                let (what, names) = (outcome(line.outcome), joined(line.names.iter()));
+                let what = outcome(line.outcome);
+                let names = joined(line.names.iter());
                 printer.line(format!("{what}  {}  {names}", line.sha256))?;
             }
             let bytes = HumanBytes(checked.iter().map(|line| line.size).sum());
@@ -424,7 +435,7 @@ async fn verify(shell: &mut Shell, client: &Client) -> Result<Exit, Failure> {
     }
     if !missing.is_empty() {
         let count = missing.len();
-        printer.note(&format!("{count} contents are not on this controller; add those files"));
+        printer.note(&format!("{count} contents are missing on this controller; add those files"));
     }
     Ok(if bad.is_empty() { Exit::Done } else { Exit::Degraded })
 }
@@ -438,9 +449,9 @@ fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-fn report(shell: &mut Shell, collected: &Collected) -> Result<Exit, Failure> {
+fn report(shell: &mut Shell, collected: &CollectionResult) -> Result<Exit, Failure> {
     let printer = &mut shell.printer;
-    let Collected { dry_run, artifacts, blobs, leftovers, bytes } = collected;
+    let CollectionResult { dry_run, artifacts, blobs, leftovers, bytes } = collected;
     match printer.output() {
         Output::Json | Output::Yaml => printer.value(collected)?,
         Output::Name => artifacts.iter().try_for_each(|name| printer.line(name.as_str()))?,

@@ -13,7 +13,7 @@ use crate::table::Table;
 /// Entries asked for in one page.
 const PAGE: usize = 1000;
 
-/// The audit log: every write, who made it and what it did
+/// The audit log: every write with its author and effect
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
     #[command(subcommand)]
@@ -104,17 +104,17 @@ async fn pages(
 }
 
 fn table(entries: &[AuditEntry]) -> Table {
-    let mut table = Table::new(&["SEQ", "AT", "WHO", "OBJECT", "OUTCOME"])
-        .wide(&["METHOD", "ROUTE", "BEFORE", "AFTER", "FROM", "REQUEST"]);
+    let mut table = Table::new(&["SEQ", "AT", "WHO", "VERB", "OBJECT", "OUTCOME"])
+        .wide(&["ROUTE", "BEFORE", "AFTER", "FROM", "REQUEST"]);
     let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
     for entry in entries {
         table.row(vec![
             entry.seq.to_string(),
             entry.at.clone(),
             entry.who.clone(),
+            entry.method.clone(),
             entry.object.clone(),
             entry.outcome.clone(),
-            entry.method.clone(),
             entry.route.clone(),
             number(entry.before),
             number(entry.after),
@@ -128,9 +128,8 @@ fn table(entries: &[AuditEntry]) -> Table {
 async fn verify(shell: &mut Shell) -> Result<Exit, Failure> {
     let query = AuditQuery { verify: true, tail: Some(1), ..AuditQuery::default() };
     let page = shell.client()?.audit(query).await?;
-    let found = page
-        .verification
-        .ok_or_else(|| Failure::Broken("it says nothing about the chain".into()))?;
+    let found =
+        page.verification.ok_or_else(|| Failure::Broken("it contains no chain status".into()))?;
     if !matches!(shell.printer.output(), Output::Table | Output::Wide) {
         shell.printer.value(&found)?;
     } else if found.intact {

@@ -24,7 +24,7 @@ const MAX_DURATION: Duration = Duration::from_mins(10);
 
 /// Nodes asked for in one page of the inventory.
 const PAGE: usize = 5_000;
-/// Kinds of failure that are told apart; what differs in every answer would fill the report.
+/// Limit of distinguished failures; details that differ in every answer would fill the report.
 const MAX_KINDS: usize = 8;
 const BAR: usize = 40;
 
@@ -71,11 +71,11 @@ pub(crate) struct StormArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     duration: Duration,
     /// Only these nodes
-    #[arg(long, value_name = "SELECTOR", conflicts_with = "strangers")]
+    #[arg(long, value_name = "SELECTOR", conflicts_with = "unknown_machines")]
     selector: Option<String>,
-    /// Ask for made-up MACs instead, as machines that nobody knows
+    /// Ask for made-up MACs instead, as unknown machines
     #[arg(long, conflicts_with = "scripts")]
-    strangers: bool,
+    unknown_machines: bool,
     /// Ask for the scripts themselves; leaves traces, see above
     #[arg(long)]
     scripts: bool,
@@ -88,7 +88,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     let given = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if given.is_zero() || given > MAX_DURATION {
         let longest = humantime::format_duration(MAX_DURATION);
-        return Err(format!("it is between nothing and {longest}"));
+        return Err(format!("must be between zero and {longest}"));
     }
     Ok(given)
 }
@@ -107,14 +107,17 @@ impl StormArgs {
         let base = client.base();
         if !is_loopback(base) && !self.allow_remote {
             return Err(Failure::refused(format!("{base} is not on this machine")).with_hint(
-                "a storm takes what the machines there need; `--allow-remote` does it all the same",
+                "the load would slow down booting machines there; use `--allow-remote` to run it anyway",
             ));
         }
         if self.scripts {
-            shell.printer.warn("boot histories will say that these nodes asked");
+            shell.printer.warn("these requests will appear in the boot histories of the nodes");
         }
-        let who =
-            if self.strangers { made_up(self.nodes) } else { self.inventory(&client).await? };
+        let who = if self.unknown_machines {
+            made_up(self.nodes)
+        } else {
+            self.inventory(&client).await?
+        };
         let storm = Storm {
             client: client.clone(),
             who,
@@ -132,7 +135,7 @@ impl StormArgs {
         Ok(if report.failed == 0 { Exit::Done } else { Exit::Failed })
     }
 
-    /// What the nodes of the site would ask with.
+    /// The keys with which the nodes of the site would ask.
     async fn inventory(&self, client: &Client) -> Result<Vec<Who>, Failure> {
         let words: Vec<String> = self.selector.iter().cloned().collect();
         let mut query = NodeQuery {
@@ -157,8 +160,8 @@ impl StormArgs {
             }
         }
         if who.is_empty() {
-            let hint = "`--strangers` asks with made-up MACs";
-            return Err(Failure::missing("node to ask for").with_hint(hint));
+            let hint = "use `--unknown-machines` for made-up MACs";
+            return Err(Failure::missing("a node to ask for").with_hint(hint));
         }
         Ok(who)
     }
@@ -232,7 +235,7 @@ impl Storm {
             let answer = self.client.bootscript((*key, value), self.recorded).await;
             outcomes.push(match answer {
                 Ok(text) if self.recorded && !text.starts_with(b"#!ipxe\n") => {
-                    Err("an answer that is no script".to_owned())
+                    Err("an answer that is not a script".to_owned())
                 }
                 Ok(_) => Ok(due.elapsed()),
                 Err(error) => Err(kind(&error)),
@@ -285,7 +288,8 @@ struct Bucket {
 impl Report {
     fn of(outcomes: Vec<Outcome>, wanted: usize, took: Duration) -> Self {
         let not_asked = wanted.saturating_sub(outcomes.len());
-        let (mut times, mut failures) = (Vec::with_capacity(outcomes.len()), BTreeMap::new());
+        let mut times = Vec::with_capacity(outcomes.len());
+        let mut failures = BTreeMap::new();
         for outcome in outcomes {
             match outcome {
                 Ok(time) => times.push(time),
@@ -346,11 +350,14 @@ fn print(printer: &mut Printer, report: &Report) -> Result<(), Failure> {
         format!("{answered} answers in {seconds:.1} s, {per_second:.0}/s, {failed} failed");
     printer.toned(tone, &summary)?;
     if report.not_asked > 0 {
-        printer.line(format!("{} not asked: the time was up", report.not_asked))?;
+        printer.line(format!("{} not asked: the time limit was reached", report.not_asked))?;
     }
     if let Some(Milliseconds { p50, p90, p99, max }) = &report.milliseconds {
         let ms = |time: &f64| format!("{time:.2} ms");
-        let (p50, p90, p99, max) = (ms(p50), ms(p90), ms(p99), ms(max));
+        let p50 = ms(p50);
+        let p90 = ms(p90);
+        let p99 = ms(p99);
+        let max = ms(max);
         printer.line(format!("p50 {p50}, p90 {p90}, p99 {p99}, max {max}"))?;
     }
     let highest = report.histogram.iter().map(|bucket| bucket.answers).max().unwrap_or(1);
@@ -400,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_answered_is_a_report_too() {
+    fn report_without_answers_is_printed() {
         let report = Report::of(vec![Err("503".to_owned())], 1, Duration::from_secs(1));
         let (mut printer, out, _) = crate::printer::tests::printer(Output::Table);
         print(&mut printer, &report).unwrap();

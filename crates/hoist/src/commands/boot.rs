@@ -1,5 +1,6 @@
 //! `hoist boot`.
 
+mod compare_bss;
 mod config;
 mod diff;
 mod explain;
@@ -10,6 +11,7 @@ mod script;
 mod state;
 
 use clap::{Args, Subcommand};
+use hoist_api::client::ClientError;
 use hoist_model::Exit;
 
 use super::Shell;
@@ -26,7 +28,7 @@ pub(crate) struct BootArgs {
 
 #[derive(Debug, Subcommand)]
 enum BootCommand {
-    /// List the boot configurations, with how many nodes each selects
+    /// List the boot configurations, with how many nodes each selects, and boot parameters of BSS
     #[command(after_help = "Examples:\n  hoist boot list\n  hoist boot list -o wide")]
     List,
     Show(config::ShowArgs),
@@ -60,6 +62,19 @@ impl BootArgs {
 
     /// As with diff(1), 1 means differences and nothing else.
     pub(crate) fn compares(&self) -> bool {
-        matches!(self.command, BootCommand::Diff(_))
+        match &self.command {
+            BootCommand::Diff(_) => true,
+            BootCommand::ImportBss(args) => args.compares(),
+            _ => false,
+        }
+    }
+}
+
+/// The HTTP status that a server answered with, if it answered.
+fn answered_status(error: &ClientError) -> Option<u16> {
+    match error {
+        ClientError::Foreign { status, .. } => Some(*status),
+        ClientError::Problem { problem, .. } => Some(problem.status),
+        _ => None,
     }
 }

@@ -13,8 +13,8 @@ use crate::input;
 
 /// Remove objects, by name or by the documents that declared them
 ///
-/// All of it happens in one transaction. Protected nodes are not removed, and neither is what
-/// others still refer to.
+/// All objects are removed in one transaction. Protected nodes and objects that others refer to are
+/// not removed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist delete node/login1 group/default/gpu\n  \
     hoist delete -f old-rack.yaml --dry-run")]
@@ -23,7 +23,7 @@ pub(crate) struct DeleteArgs {
     #[arg(value_name = "KIND/NAME", required_unless_present = "file")]
     targets: Vec<String>,
 
-    /// Remove what the documents of this file name; `-` for standard input
+    /// Remove the objects that the documents of this file name; `-` for standard input
     #[arg(short, long, value_name = "FILE")]
     file: Vec<PathBuf>,
 
@@ -36,7 +36,7 @@ impl DeleteArgs {
         let mut targets = Vec::new();
         for text in &self.targets {
             let (kind, name) = text.split_once('/').ok_or_else(|| {
-                Failure::usage(format!("`{text}` names no object"))
+                Failure::usage(format!("`{text}` is not an object name"))
                     .with_hint("write it as KIND/NAME, such as `node/login1`")
             })?;
             targets.push(get::target(schema::kind(kind)?, name)?);

@@ -3,13 +3,13 @@
 mod bar;
 mod check;
 mod compare;
+mod control;
 mod files;
 mod graph;
 mod import_fuel;
 mod interrupt;
 mod lint;
 mod offline;
-mod orders;
 mod outline;
 mod show;
 mod simulate;
@@ -33,7 +33,7 @@ use crate::printer::plain;
         as `db-init@n1`, or a task on all of its nodes.",
     after_help = "Ends with 0 if the run succeeded, 7 if nodes were left out, 1 if it failed, 8 if \
         it was stopped, 4 if a person has to decide something, and 5 after Ctrl-C: the run goes on, and \
-        nobody knows yet how it ends."
+        its outcome is not known yet."
 )]
 pub(crate) struct DeployArgs {
     #[command(subcommand)]
@@ -55,15 +55,15 @@ enum DeployCommand {
     Compare(compare::CompareArgs),
     Check(check::CheckArgs),
     Watch(watch::WatchArgs),
-    Stop(orders::StopArgs),
-    Resume(orders::ResumeArgs),
-    Pause(orders::PauseArgs),
-    Unpause(orders::UnpauseArgs),
-    Hold(orders::HoldArgs),
-    Release(orders::ReleaseArgs),
-    Retry(orders::RetryArgs),
-    Mark(orders::MarkArgs),
-    Undo(orders::UndoArgs),
+    Stop(control::StopArgs),
+    Resume(control::ResumeArgs),
+    Pause(control::PauseArgs),
+    Unpause(control::UnpauseArgs),
+    Hold(control::HoldArgs),
+    Release(control::ReleaseArgs),
+    Retry(control::RetryArgs),
+    Mark(control::MarkArgs),
+    Undo(control::UndoArgs),
     Worker(worker::WorkerArgs),
 }
 
@@ -116,7 +116,7 @@ fn exit(run: &RunSummary) -> Exit {
     }
 }
 
-/// What a run came to, in a word.
+/// The outcome of a run, or its state while it has none, as one word.
 fn word(run: &RunSummary) -> &'static str {
     run.outcome.map_or(run.state.as_str(), RunOutcome::as_str)
 }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_steer_a_terminal_is_written_out() {
+    fn control_characters_are_escaped() {
         assert_eq!(plain_lines("a\tb\n\rc\n"), "a\tb\n\\rc\n");
         assert_eq!(plain("\u{1b}[2Jx\r\u{9b}y\u{7}"), "\\u{1b}[2Jx\\r\\u{9b}y\\u{7}");
         assert_eq!(plain("grün"), "grün");

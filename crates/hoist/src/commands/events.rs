@@ -5,32 +5,39 @@ use std::time::Duration;
 use clap::Args;
 use hoist_api::client::{Client, ClientError};
 use hoist_api::event::{Event, RESET};
+use hoist_diagnostic::chain;
 use hoist_model::Exit;
 
 use super::Shell;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::printer::Output;
 
 /// Without `--follow`: when nothing came for so long, everything that happened has come.
 const QUIET: Duration = Duration::from_millis(1500);
+/// Events of the past that are shown without any option.
+const LAST: u16 = 50;
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Print what happens, or what happened since an event
+/// Print the latest events, those since a given one, or events as they happen
 ///
-/// `-o json` prints one event per line. A followed stream goes on by itself where it was when the
-/// server is away for a while; an event `reset` says that something was missed.
+/// `-o json` prints one event per line. A followed stream continues by itself where it was after
+/// the server was unreachable; an event `reset` says that events were missed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  hoist events --follow\n  hoist events --follow --kind node,token\n  \
+    after_help = "Examples:\n  hoist events\n  hoist events --last 200 --kind node\n  hoist events --follow\n  hoist events --follow --kind node,token\n  \
     hoist events --since 0192d1-a.41 -o json"
 )]
 pub(crate) struct EventsArgs {
     /// Wait for more
-    #[arg(short, long, required_unless_present = "since")]
+    #[arg(short, long)]
     follow: bool,
 
-    /// Only what happened after the event with this id
+    /// So many of the latest events; 50, or none with `--follow`, by default
+    #[arg(long, value_name = "N", conflicts_with = "since", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    last: Option<u16>,
+
+    /// Only events after the one with this id
     #[arg(long, value_name = "ID")]
     since: Option<String>,
 
@@ -43,7 +50,8 @@ impl EventsArgs {
     pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let kinds = (!self.kind.is_empty()).then(|| self.kind.join(","));
-        let mut since = self.since;
+        let last = self.last.or((!self.follow).then_some(LAST)).map(|count| format!("-{count}"));
+        let mut since = self.since.or(last);
         let mut pause = PAUSE_FIRST;
         let mut connected = false;
         loop {

@@ -22,8 +22,8 @@ use crate::table::Table;
 /// Show objects of a kind
 ///
 /// Tables for people; with `-o yaml` or `-o json` the documents that `hoist apply` takes, so that
-/// they can be edited and applied again. `hoist node show` and its like show what the server knows
-/// beyond what was declared.
+/// they can be edited and applied again. `hoist node show` and similar commands also show the
+/// fields of the server.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist get nodes\n  hoist get node login1 -o yaml\n  \
     hoist get nodes -l 'compute & label:rack=7' -o name\n  hoist get group default/gpu -o json")]
@@ -48,7 +48,7 @@ impl GetArgs {
         let words: Vec<String> = self.selector.into_iter().collect();
         let selector = selector(&words)?;
         if selector.is_some() && kind != Kind::Node {
-            return Err(Failure::usage("a selector names nodes, and nothing else"));
+            return Err(Failure::usage("a selector applies to nodes only"));
         }
         let client = shell.client()?;
         let (table, documents) = match kind {
@@ -182,8 +182,8 @@ async fn profiles(client: &Client, name: Option<String>) -> Result<Found, Failur
 /// Names in one selector; the longest ones still fit its limit of 8 KiB.
 const NAMES_AT_ONCE: usize = 64;
 
-/// What was declared about these nodes, exactly: the object that the server shows also holds what
-/// it worked out, such as the interface that boots.
+/// Exactly the declared fields of these nodes: the object of the server also contains derived
+/// fields, such as the boot interface.
 pub(crate) async fn node_documents(
     client: &Client,
     names: &[Name],

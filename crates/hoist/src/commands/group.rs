@@ -38,7 +38,7 @@ enum GroupCommand {
         #[arg(value_name = "GROUP")]
         group: String,
     },
-    /// Change a group; what is not named stays as it is
+    /// Change a group; other fields stay unchanged
     #[command(after_help = "Examples:\n  hoist group set gpu --member +n3 --member -n1\n  \
         hoist group set gpu --priority 20 --dry-run")]
     Set(SetArgs),

@@ -99,7 +99,7 @@ impl ImageArgs {
 async fn build(shell: &mut Shell, args: BuildArgs) -> Result<Exit, Failure> {
     let builder = builder()?;
     if args.add {
-        // What would make the work of minutes useless is seen before it.
+        // An unreachable server must be noticed before minutes of work.
         shell.client()?.artifacts().await?;
     }
     let mut command = Command::new(builder);
@@ -118,7 +118,7 @@ async fn build(shell: &mut Shell, args: BuildArgs) -> Result<Exit, Failure> {
     let exit = Exit::ALL.into_iter().find(|exit| Some(exit.code().into()) == code);
     let exit = exit.ok_or_else(|| Failure::Broken(format!("{BUILDER}: {}", output.status)))?;
     if !matches!(exit, Exit::Done | Exit::WouldChange) {
-        // It said why.
+        // The builder has printed the reason.
         return Ok(exit);
     }
     let made: Value = serde_json::from_slice(&output.stdout).map_err(Failure::Json)?;
@@ -137,7 +137,7 @@ fn builder() -> Result<PathBuf, Failure> {
     if builder.is_file() {
         return Ok(builder);
     }
-    let what = format!("there is no `{}`, which builds images", builder.display());
+    let what = format!("image builder `{}`", builder.display());
     Err(Failure::missing(what).with_hint("install the package `hoist-image`"))
 }
 
@@ -191,17 +191,17 @@ fn index(directory: &Path) -> Result<ImageIndex, Failure> {
     let file = fs::File::open(&path).map_err(Failure::File)?;
     file.take(MAX_INDEX + 1).read_to_end(&mut text).map_err(Failure::File)?;
     let no_index = |why: String| {
-        Failure::usage(format!("`{}` is no index of an image: {why}", path.display()))
+        Failure::usage(format!("`{}` is not an image index: {why}", path.display()))
             .with_hint("name a directory that `hoist image build` made")
     };
     if text.len() as u64 > MAX_INDEX {
-        return Err(no_index(format!("it has more than {MAX_INDEX} bytes")));
+        return Err(no_index(format!("more than {MAX_INDEX} bytes")));
     }
     let index: ImageIndex =
         serde_json::from_slice(&text).map_err(|error| no_index(error.to_string()))?;
     if index.stays_inside() {
         Ok(index)
     } else {
-        Err(no_index("it names files of other directories".to_owned()))
+        Err(no_index("refers to files of other directories".to_owned()))
     }
 }

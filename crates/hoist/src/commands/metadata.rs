@@ -2,6 +2,7 @@
 
 mod layer;
 mod render;
+mod seed;
 
 use clap::{Args, Subcommand};
 use hoist_model::Exit;
@@ -11,7 +12,7 @@ use crate::failure::Failure;
 
 pub(crate) use layer::{find, table};
 
-/// What machines are told about themselves: the layers behind cloud-init's documents
+/// Metadata of machines: the layers behind cloud-init's documents
 #[derive(Debug, Args)]
 pub(crate) struct MetadataArgs {
     #[command(subcommand)]
@@ -20,11 +21,13 @@ pub(crate) struct MetadataArgs {
 
 #[derive(Debug, Subcommand)]
 enum MetadataCommand {
-    /// List the layers, with how many nodes each speaks of
+    /// List the layers with their numbers of nodes
     #[command(after_help = "Examples:\n  hoist metadata list\n  hoist metadata list -o wide")]
     List,
     Show(layer::ShowArgs),
     Render(render::RenderArgs),
+    Seed(seed::SeedArgs),
+    ConfigDrive(seed::ConfigDriveArgs),
 }
 
 impl MetadataArgs {
@@ -33,6 +36,8 @@ impl MetadataArgs {
             MetadataCommand::List => layer::list(shell).await,
             MetadataCommand::Show(args) => args.run(shell).await,
             MetadataCommand::Render(args) => args.run(shell).await,
+            MetadataCommand::Seed(args) => args.run(shell).await,
+            MetadataCommand::ConfigDrive(args) => args.run(shell).await,
         }
     }
 }

@@ -85,6 +85,7 @@ impl NetworkArgs {
                     dns: args.dns,
                     ntp: args.ntp,
                     domain: args.domain,
+                    smd_name: None,
                 };
                 let only_new = Some((Kind::Network, args.network.to_string()));
                 let name = DocumentName::Plain(args.network);
@@ -116,16 +117,17 @@ impl NetworkArgs {
 fn subnet(text: &str) -> Result<Subnet, String> {
     let mut parts = text.split(',');
     let cidr = parts.next().unwrap_or_default();
-    let cidr = cidr.parse().map_err(|_| format!("`{cidr}` is no subnet; write 10.1.0.0/16"))?;
+    let cidr = cidr.parse().map_err(|_| format!("`{cidr}` is not a subnet; write 10.1.0.0/16"))?;
     let mut subnet = Subnet { cidr, gateway: None, dhcp: Vec::new() };
-    let ip = |text: &str| text.parse::<IpAddr>().map_err(|_| format!("`{text}` is no address"));
+    let ip =
+        |text: &str| text.parse::<IpAddr>().map_err(|_| format!("`{text}` is not an IP address"));
     for part in parts {
         match part.split_once('=') {
             Some(("gateway", value)) => subnet.gateway = Some(ip(value)?),
             Some(("dhcp", value)) => {
                 let (start, end) = value
                     .split_once('-')
-                    .ok_or_else(|| format!("`{value}` is no range; write START-END"))?;
+                    .ok_or_else(|| format!("`{value}` is not a range; write START-END"))?;
                 subnet.dhcp.push(Range { start: ip(start)?, end: ip(end)? });
             }
             _ => return Err(format!("`{part}` is neither `gateway=IP` nor `dhcp=IP-IP`")),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use clap::{Args, Subcommand, ValueEnum};
 use fs_err::os::unix::fs::OpenOptionsExt;
 use hoist_deploy::actions;
-use hoist_engine::action::{Action, Description};
-use hoist_engine::plugin::check::{Finding, Kept, check};
+use hoist_engine::action::Description;
+use hoist_engine::plugin::check::{RuleResult, RuleVerdict, check};
 use hoist_engine::plugin::{self, Isolation, PREFIX};
 use hoist_model::Exit;
 use serde::Serialize;
@@ -119,7 +119,7 @@ impl PluginArgs {
 
 /// An action and where it comes from.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct ListedAction {
     #[serde(flatten)]
     about: Description,
     /// The file of a plug-in.
@@ -128,10 +128,10 @@ struct Listed {
 }
 
 #[derive(Debug, Serialize)]
-struct Listing {
+struct PluginListing {
     /// What plug-ins have of their own on this machine.
     isolation: String,
-    actions: Vec<Listed>,
+    actions: Vec<ListedAction>,
     /// Why others are no plug-ins.
     refused: Vec<String>,
 }
@@ -141,13 +141,14 @@ fn list(shell: &mut Shell, directory: &Path) -> Result<Exit, Failure> {
     let catalog = actions::catalog();
     let (plugins, refused) = plugin::load(directory, &isolation, &catalog);
     let built_in =
-        catalog.iter().map(|(_, action)| Listed { about: action.describe(), path: None });
+        catalog.iter().map(|(_, action)| ListedAction { about: action.describe(), path: None });
     let of_others = plugins.iter().map(|plugin| {
-        let (about, path) = (plugin.describe(), Some(plugin.path().to_owned()));
-        Listed { about, path }
+        let about = plugin.describe();
+        let path = Some(plugin.path().to_owned());
+        ListedAction { about, path }
     });
     let actions = built_in.chain(of_others);
-    let listing = Listing {
+    let listing = PluginListing {
         isolation: isolation.to_string(),
         actions: actions.collect(),
         refused: refused.iter().map(ToString::to_string).collect(),
@@ -176,7 +177,7 @@ fn list(shell: &mut Shell, directory: &Path) -> Result<Exit, Failure> {
     Ok(if listing.refused.is_empty() { Exit::Done } else { Exit::Degraded })
 }
 
-fn table(actions: &[Listed]) -> Table {
+fn table(actions: &[ListedAction]) -> Table {
     let mut table = Table::new(&["ACTION", "VERSION", "CAN", "NETWORK", "ABOUT"]).wide(&[
         "TOOLS",
         "READS",
@@ -184,7 +185,7 @@ fn table(actions: &[Listed]) -> Table {
         "CONTRIBUTES",
         "FILE",
     ]);
-    for Listed { about, path } in actions {
+    for ListedAction { about, path } in actions {
         let can: Vec<&str> = about.can.iter().map(|ability| ability.as_str()).collect();
         table.row(vec![
             about.name.clone(),
@@ -203,11 +204,11 @@ fn table(actions: &[Listed]) -> Table {
 }
 
 #[derive(Debug, Serialize)]
-struct Tried {
+struct CheckResult {
     path: PathBuf,
     isolation: String,
     good: bool,
-    findings: Vec<Finding>,
+    findings: Vec<RuleResult>,
 }
 
 fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, Failure> {
@@ -219,16 +220,22 @@ fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, 
     let printer = &mut shell.printer;
     match printer.output() {
         Output::Json | Output::Yaml => {
-            let (path, findings) = (file.to_owned(), report.findings);
-            printer.value(&Tried { path, isolation: isolation.to_string(), good, findings })?;
+            let path = file.to_owned();
+            let findings = report.findings;
+            printer.value(&CheckResult {
+                path,
+                isolation: isolation.to_string(),
+                good,
+                findings,
+            })?;
         }
         Output::Table | Output::Wide | Output::Name => {
             for found in &report.findings {
                 let (tone, word) = match found.verdict {
-                    Kept::Kept => (Tone::Added, "kept"),
-                    Kept::Violated => (Tone::Removed, "violated"),
-                    Kept::Advice => (Tone::Changed, "advice"),
-                    Kept::Untried => (Tone::Changed, "untried"),
+                    RuleVerdict::Followed => (Tone::Added, "followed"),
+                    RuleVerdict::Violated => (Tone::Removed, "violated"),
+                    RuleVerdict::Advice => (Tone::Changed, "advice"),
+                    RuleVerdict::Untried => (Tone::Changed, "untried"),
                 };
                 let said = plain(&found.message);
                 printer.toned(tone, &format!("{word:8}  {:16}  {said}", found.rule))?;
@@ -239,7 +246,7 @@ fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, 
         }
     }
     if let Isolation::None { why } = &*isolation {
-        printer.warn(&format!("it was tried without isolation: {why}"));
+        printer.warn(&format!("checked without isolation: {why}"));
     }
     Ok(if good { Exit::Done } else { Exit::Failed })
 }
@@ -258,13 +265,12 @@ fn write(
     dry_run: bool,
 ) -> Result<Exit, Failure> {
     if !plugin::is_name(name) {
-        return Err(Failure::usage(format!("an action cannot be called `{name}`")).with_hint(
-            "a name is of small letters, digits, `-` and `_`, and begins with a letter",
-        ));
+        return Err(Failure::usage(format!("`{name}` is not an action name"))
+            .with_hint("use lowercase letters, digits, `-` and `_`, beginning with a letter"));
     }
     if actions::catalog().get(name).is_some() {
-        return Err(Failure::usage(format!("`{name}` is an action of hoist"))
-            .with_hint("a plug-in cannot take its name; choose another one"));
+        return Err(Failure::usage(format!("`{name}` is a built-in action"))
+            .with_hint("choose another name"));
     }
     let text = language.template().replace("NAME", name);
     if dry_run {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use hoist_api::client::Client;
-use hoist_api::provision::{Armed, Arming, ProvisionProfileObject, ShownKey};
+use hoist_api::provision::{Enrollment, EnrollmentToken, ProvisionProfileObject, ShownKey};
 use hoist_model::Exit;
 use serde_json::json;
 
@@ -33,18 +33,18 @@ pub(crate) struct ProvisionArgs {
 enum ProvisionCommand {
     Start(start::StartArgs),
     Status(status::StatusArgs),
-    /// Begin nodes that failed or were aborted once more
+    /// Start failed or aborted nodes again
     ///
-    /// An agent that stayed in memory goes on by itself; other machines have to be started anew. Where
-    /// another key came with a node's token, the one that may go on has to be named.
+    /// An agent that is still running continues by itself; other machines must be restarted. If
+    /// another key came with a node's token, name the key that may continue.
     #[command(after_help = "Examples:\n  hoist provision retry n1\n  \
         hoist provision retry n1 --key 3f9c2a7700b1d4e8\n  \
         hoist provision retry last --dry-run")]
     Retry(steer::RetryArgs),
-    /// Begin no more nodes, and end what is under way where that is safe
+    /// Start no more nodes, and stop the running ones where that is safe
     ///
-    /// Nodes that have not booted the agent boot as before. An agent that works ends its step, and
-    /// the node is held: what was begun on its disks is not finished.
+    /// Nodes that have not booted the agent boot as before. A working agent finishes its step, and
+    /// the node is held: its disks are only partly written.
     #[command(after_help = "Examples:\n  hoist provision abort last\n  \
         hoist provision abort n1 --yes")]
     Abort(steer::SteerArgs),
@@ -56,7 +56,7 @@ enum ProvisionCommand {
     #[command(after_help = "Examples:\n  hoist provision undo n1 --dry-run\n  \
         hoist provision undo n1\n  hoist provision undo last --boot-only")]
     Undo(steer::UndoArgs),
-    /// Show what the agent of a node found there: disks, interfaces, firmware
+    /// Show the facts that a node's agent reported: disks, interfaces, firmware
     #[command(after_help = "Examples:\n  hoist provision facts n1\n  \
         hoist provision facts n1 -o json | jq '.facts.disks[].serial'")]
     Facts {
@@ -64,32 +64,34 @@ enum ProvisionCommand {
         #[arg(value_name = "NODE")]
         node: String,
     },
-    Arm(ArmArgs),
-    /// Take back that a node may take its secrets; what was taken is taken
-    #[command(after_help = "Examples:\n  hoist provision disarm n1\n  \
-        hoist provision disarm n1 n2 --dry-run")]
-    Disarm {
+    Enroll(EnrollArgs),
+    /// Revoke a node's permission to take its secrets; secrets already taken stay taken
+    #[command(after_help = "Examples:\n  hoist provision unenroll n1\n  \
+        hoist provision unenroll n1 n2 --dry-run")]
+    Unenroll {
         /// Name, id, xname, MAC, nid or address
         #[arg(value_name = "NODE", required = true)]
         nodes: Vec<String>,
-        /// Show what would be done, change nothing
+        /// Show the change without making it
         #[arg(long)]
         dry_run: bool,
     },
-    /// List the nodes that may take their secrets, and who has taken them
-    #[command(after_help = "Examples:\n  hoist provision armed\n  hoist provision armed -o json")]
-    Armed,
+    /// List the nodes that may take their secrets, and the keys that have taken them
+    #[command(
+        after_help = "Examples:\n  hoist provision enrollments\n  hoist provision enrollments -o json"
+    )]
+    Enrollments,
 }
 
 /// Let the agent of a node take its secrets, once
 ///
-/// Makes a provision token and shows it only now. The first key that comes with it over TLS gets the
-/// node's documents with their secrets; that key may ask again, every other one is refused and told
-/// of. What the node was armed with before is good for nothing any more.
+/// Makes a provision token and shows it only now. The first key that comes with it over TLS gets
+/// the node's documents with their secrets; that key may ask again, every other one is refused and
+/// reported. An earlier token of the node becomes invalid.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  hoist provision arm n1 --out n1.token\n  \
-    hoist provision arm n1 -o json\n  hoist provision arm n1 --dry-run")]
-struct ArmArgs {
+#[command(after_help = "Examples:\n  hoist provision enroll n1 --out n1.token\n  \
+    hoist provision enroll n1 -o json\n  hoist provision enroll n1 --dry-run")]
+struct EnrollArgs {
     /// Name, id, xname, MAC, nid or address
     #[arg(value_name = "NODE")]
     node: String,
@@ -98,7 +100,7 @@ struct ArmArgs {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Show what would be done, change nothing
+    /// Show the change without making it
     #[arg(long)]
     dry_run: bool,
 }
@@ -112,42 +114,43 @@ impl ProvisionArgs {
             ProvisionCommand::Abort(args) => args.run(shell, "abort").await,
             ProvisionCommand::Undo(args) => args.run(shell).await,
             ProvisionCommand::Facts { node } => facts(shell, &node).await,
-            ProvisionCommand::Arm(args) => args.run(shell).await,
-            ProvisionCommand::Disarm { nodes, dry_run } => disarm(shell, &nodes, dry_run).await,
-            ProvisionCommand::Armed => list(shell).await,
+            ProvisionCommand::Enroll(args) => args.run(shell).await,
+            ProvisionCommand::Unenroll { nodes, dry_run } => unenroll(shell, &nodes, dry_run).await,
+            ProvisionCommand::Enrollments => list(shell).await,
         }
     }
 }
 
-impl ArmArgs {
+impl EnrollArgs {
     async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let node = node_ref::find(&client, &self.node).await?;
-        let (id, name) = (node_ref::id_of(&node)?, node_ref::name_of(&node)?);
+        let id = node_ref::id_of(&node)?;
+        let name = node_ref::name_of(&node)?;
         if self.dry_run {
             self.out.as_deref().map(check_new).transpose()?;
-            let what = format!("arm node {name} (generation {})", node.generation);
+            let what = format!("enroll node {name} (generation {})", node.generation);
             return edit::would(&mut shell.printer, &what);
         }
-        // Arming ends the token of before, so the place of the new one is made sure of first.
+        // Enrolling revokes the earlier token, so the file for the new one must be writable first.
         let file = self.out.as_deref().map(SecretFile::create).transpose()?;
-        let armed = client.arm(&id.to_string()).await?;
+        let issued = client.enroll(&id.to_string()).await?;
         let printer = &mut shell.printer;
         match file {
             Some(file) => {
                 let path = self.out.unwrap_or_default();
-                file.keep(&armed.token)?;
+                file.keep(&issued.token)?;
                 if matches!(printer.output(), Output::Json | Output::Yaml) {
-                    let Armed { node, id, generation, .. } = &armed;
+                    let EnrollmentToken { node, id, generation, .. } = &issued;
                     printer.value(&json!({"node": node, "id": id, "generation": generation}))?;
                 }
                 printer.note(&format!("the token of node {name} is in {}", path.display()));
             }
             None if matches!(printer.output(), Output::Json | Output::Yaml) => {
-                printer.value(&armed)?;
+                printer.value(&issued)?;
             }
             None => {
-                printer.line(&armed.token)?;
+                printer.line(&issued.token)?;
                 printer.flush()?;
                 printer.note(&format!(
                     "this is the provision token of node {name}; it is not shown again"
@@ -158,21 +161,23 @@ impl ArmArgs {
     }
 }
 
-async fn disarm(shell: &mut Shell, words: &[String], dry_run: bool) -> Result<Exit, Failure> {
+async fn unenroll(shell: &mut Shell, words: &[String], dry_run: bool) -> Result<Exit, Failure> {
     let client = shell.client()?;
-    let (mut exit, mut disarmed) = (Exit::Done, Vec::new());
+    let mut exit = Exit::Done;
+    let mut ended = Vec::new();
     for node in node_ref::find_all(&client, words).await? {
-        let (id, name) = (node_ref::id_of(&node)?, node_ref::name_of(&node)?);
+        let id = node_ref::id_of(&node)?;
+        let name = node_ref::name_of(&node)?;
         if dry_run {
-            exit = edit::would(&mut shell.printer, &format!("disarm node {name}"))?;
+            exit = edit::would(&mut shell.printer, &format!("unenroll node {name}"))?;
         } else {
-            client.disarm(&id.to_string()).await?;
-            shell.printer.note(&format!("node {name} is disarmed"));
-            disarmed.push(json!({"node": name, "id": id}));
+            client.unenroll(&id.to_string()).await?;
+            shell.printer.note(&format!("the enrollment of node {name} is ended"));
+            ended.push(json!({"node": name, "id": id}));
         }
     }
     if !dry_run && matches!(shell.printer.output(), Output::Json | Output::Yaml) {
-        shell.printer.value(&disarmed)?;
+        shell.printer.value(&ended)?;
     }
     Ok(exit)
 }
@@ -216,14 +221,14 @@ pub(crate) fn profile_table(profiles: &[ProvisionProfileObject]) -> Table {
 }
 
 async fn list(shell: &mut Shell) -> Result<Exit, Failure> {
-    let armings = shell.client()?.armings().await?.items;
+    let enrollments = shell.client()?.enrollments().await?.items;
     let printer = &mut shell.printer;
     match printer.output() {
-        Output::Table | Output::Wide => printer.table(&table(&armings))?,
+        Output::Table | Output::Wide => printer.table(&table(&enrollments))?,
         Output::Name => {
-            armings.iter().try_for_each(|arming| printer.line(arming.node.as_str()))?;
+            enrollments.iter().try_for_each(|enrollment| printer.line(enrollment.node.as_str()))?;
         }
-        Output::Json | Output::Yaml => printer.value(&armings)?,
+        Output::Json | Output::Yaml => printer.value(&enrollments)?,
     }
     Ok(Exit::Done)
 }
@@ -234,15 +239,15 @@ fn shown_key(ShownKey { key, at, from }: &ShownKey) -> String {
     format!("{key}{from} at {at}")
 }
 
-fn table(armings: &[Arming]) -> Table {
-    let mut table = Table::new(&["NODE", "SINCE", "REDEEMED BY", "QUARANTINED", "GOOD"]);
-    for arming in armings {
+fn table(enrollments: &[Enrollment]) -> Table {
+    let mut table = Table::new(&["NODE", "SINCE", "CLAIMED BY", "QUARANTINED", "GOOD"]);
+    for enrollment in enrollments {
         table.row(vec![
-            arming.node.to_string(),
-            arming.since.to_string(),
-            arming.redeemed.as_ref().map(shown_key).unwrap_or_default(),
-            arming.quarantined.iter().map(shown_key).collect::<Vec<_>>().join(", "),
-            if arming.outdated {
+            enrollment.node.to_string(),
+            enrollment.since.to_string(),
+            enrollment.claimed.as_ref().map(shown_key).unwrap_or_default(),
+            enrollment.quarantined.iter().map(shown_key).collect::<Vec<_>>().join(", "),
+            if enrollment.outdated {
                 "no, the node was renewed, or the site's key changed"
             } else {
                 "yes"

@@ -20,7 +20,7 @@ pub(crate) struct SchemaArgs {
     kind: Option<String>,
 }
 
-/// What is no document of a site, and still a document.
+/// A document that is not a resource of a site.
 const PROVISION: &str = "provision-document";
 
 impl SchemaArgs {
@@ -45,9 +45,9 @@ pub(crate) fn kind(word: &str) -> Result<Kind, Failure> {
         let known = Kind::ALL.map(|kind| kind.as_str().to_ascii_lowercase());
         let hint = match nearest(&word.to_ascii_lowercase(), known.iter().map(String::as_str)) {
             Some(meant) => format!("did you mean `{meant}`?"),
-            None => format!("there are {}", known.join(", ")),
+            None => format!("use one of {}", known.join(", ")),
         };
-        Failure::usage(format!("there is no kind `{word}`")).with_hint(hint)
+        Failure::usage(format!("unknown kind `{word}`")).with_hint(hint)
     })
 }
 

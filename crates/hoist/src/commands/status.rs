@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
 use crate::when::age;
 
-/// Show how the server is doing and how fresh its picture is
+/// Show how the server is doing and how old its roster is
 ///
 /// Ends with 0 when all is well, with 7 when it serves but something is away.
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ struct Report {
     #[serde(flatten)]
     status: Status,
     health: Health,
-    /// What is not as it should be, in words.
+    /// Messages about degraded parts.
     degraded: Vec<String>,
 }
 
@@ -51,40 +51,45 @@ fn word(exit: Exit) -> &'static str {
     if exit == Exit::Done { "ok" } else { "degraded" }
 }
 
-/// What is not as it should be.
+/// The degraded parts.
 fn faults(status: &Status, health: &Health) -> Vec<String> {
     let mut faults = Vec::new();
     let store = &status.store;
     if !store.connected {
         let error = store.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         let since = age(store.silent_seconds);
-        faults.push(format!("the store has been away for {since}{error}; nothing can be changed"));
+        faults
+            .push(format!("the store cannot be used for {since}{error}; writes are not possible"));
+    }
+    if store.full {
+        faults.push("the store has no space left; writes fail until there is some".to_owned());
     }
     let roster = &status.roster;
-    if roster.stale {
+    if roster.loaded_from == "nothing" {
+        faults.push("no roster: neither the store nor a last-good copy was read".to_owned());
+    } else if roster.stale {
         let age = age(roster.age_seconds);
-        faults
-            .push(format!("the picture of the site is {age} old, from the {}", roster.loaded_from));
+        faults.push(format!("the roster is {age} old, from the {}", roster.loaded_from));
     }
     if let Some(source) = &status.source {
         if let Some(error) = &source.error {
-            faults.push(format!("nodes cannot be imported from {}: {error}", source.url));
+            faults.push(format!("cannot import nodes from {}: {error}", source.url));
         }
         if let Some(alarm) = source.last_report.as_ref().and_then(|report| report.alarm.as_ref()) {
             faults.push(format!("the last import raised an alarm: {alarm}"));
         }
     }
     for check in health.checks.iter().filter(|check| check.status != HealthStatus::Ok) {
-        // Already said above, in better words.
-        let said =
-            (check.name == "store" && !store.connected) || (check.name == "roster" && roster.stale);
+        // Already reported above.
+        let said = (check.name == "store" && (store.full || !store.connected))
+            || (check.name == "roster" && roster.stale);
         if !said {
-            let detail = if check.detail.is_empty() { "not well" } else { &check.detail };
+            let detail = if check.detail.is_empty() { "degraded" } else { &check.detail };
             faults.push(format!("{}: {detail}", check.name));
         }
     }
     if faults.is_empty() && health.status != HealthStatus::Ok {
-        faults.push("the server says that it is not ready".to_owned());
+        faults.push("the server is not ready".to_owned());
     }
     faults
 }
@@ -144,6 +149,7 @@ mod tests {
             store: StoreStatus {
                 backend: "etcd".into(),
                 connected: true,
+                full: false,
                 error: None,
                 silent_seconds: 0,
                 detail: String::new(),
@@ -179,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_away_is_said_once() {
+    fn absent_parts_are_printed_once() {
         let mut status = status();
         status.store.connected = false;
         status.store.error = Some("connection refused".into());
@@ -191,10 +197,15 @@ mod tests {
         assert_eq!(
             faults(&status, &health),
             [
-                "the store has been away for 5m: connection refused; nothing can be changed",
+                "the store cannot be used for 5m: connection refused; writes are not possible",
                 "disk: almost full",
             ]
         );
+        let mut status = super::tests::status();
+        status.store.full = true;
+        let faults_of_full = faults(&status, &healthy());
+        assert_eq!(faults_of_full.len(), 1);
+        assert!(faults_of_full[0].contains("no space left"), "{faults_of_full:?}");
         let unready = Health { status: HealthStatus::Down, checks: Vec::new() };
         assert_eq!(faults(&super::tests::status(), &unready).len(), 1);
     }

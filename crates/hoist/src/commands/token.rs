@@ -16,7 +16,7 @@ use crate::secret_file::{SecretFile, check_new};
 use crate::table::Table;
 use crate::when;
 
-/// Tokens: who may do what
+/// Tokens and their permissions
 #[derive(Debug, Args)]
 pub(crate) struct TokenArgs {
     #[command(subcommand)]
@@ -42,7 +42,7 @@ enum TokenCommand {
         /// The id, as `hoist token list` shows it
         #[arg(value_name = "ID", required = true)]
         ids: Vec<String>,
-        /// Show what would be done, change nothing
+        /// Show the change without making it
         #[arg(long)]
         dry_run: bool,
     },
@@ -50,13 +50,13 @@ enum TokenCommand {
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// Who or what will hold it
+    /// Holder of the token
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// What it allows: verbs (read, write), contexts (inventory, boot, …, `*`) and, if not all
-    /// nodes, a selector; may be given several times. Naming a secret in a layer, a profile or a
-    /// task needs `write:secrets`
+    /// Permissions: verbs (read, write), contexts (inventory, boot, …, `*`) and, if not all nodes,
+    /// a selector; may be given several times. Naming a secret in a layer, a profile or a task
+    /// needs `write:secrets`
     #[arg(long, required = true, value_name = "VERBS:CONTEXTS[:SELECTOR]")]
     scope: Vec<String>,
 
@@ -68,7 +68,7 @@ struct CreateArgs {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Show what would be done, change nothing
+    /// Show the change without making it
     #[arg(long)]
     dry_run: bool,
 }
@@ -125,7 +125,7 @@ impl CreateArgs {
     }
 }
 
-/// `read,write:inventory,boot:partition:p1`; what follows the second colon is a selector.
+/// `read,write:inventory,boot:partition:p1`; the text after the second colon is a selector.
 fn scope(text: &str) -> Result<Scope, Failure> {
     let wrong = |what: String| {
         Failure::usage(format!("scope `{text}`: {what}")).with_hint(
@@ -133,7 +133,8 @@ fn scope(text: &str) -> Result<Scope, Failure> {
         )
     };
     let mut parts = text.splitn(3, ':');
-    let (verbs, contexts) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let verbs = parts.next().unwrap_or_default();
+    let contexts = parts.next().unwrap_or_default();
     let verbs: Vec<Verb> = words(verbs).map_err(&wrong)?;
     let contexts: Vec<Context> = words(contexts).map_err(&wrong)?;
     let selector = match parts.next() {

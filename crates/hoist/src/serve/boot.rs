@@ -1,6 +1,6 @@
 //! The settings of booting: `[boot]`, `[bss]`, `[s3]` and `advertise`.
 
-use hoist_server::auth::BssAuth;
+use hoist_chassis::auth::BssAuth;
 use hoist_server::boot::{BootSettings, Helpers, S3, ScriptSettings};
 use http::Uri;
 use secrecy::{ExposeSecret, SecretString};
@@ -20,9 +20,11 @@ pub(super) fn settings(settings: &Settings) -> Result<BootSettings, SettingError
             agent_server: agent_server(settings)?,
             retry_delay: settings.duration("boot.retry_delay")?,
             ask_delay: settings.duration("boot.ask_delay")?,
+            max_ask_delay: settings.duration("boot.max_ask_delay")?,
             s3: s3(settings)?,
         },
         keep_kernel: settings.parse("bss.keep_kernel")?,
+        dialect: settings.parse("bss.dialect")?,
         helpers: Helpers {
             spire: url(settings, "boot.spire_url")?,
             notify: notify_url(settings)?,
@@ -35,7 +37,7 @@ pub(super) fn settings(settings: &Settings) -> Result<BootSettings, SettingError
 pub(super) fn auth(settings: &Settings) -> Result<BssAuth, SettingError> {
     let auth = settings.parse("bss.auth")?;
     if auth == BssAuth::Jwks && settings.given("auth.jwks").is_none() {
-        let reason = "there are no keys to check tokens with; set `auth.jwks`";
+        let reason = "no keys for checking tokens; set `auth.jwks`";
         return Err(settings.wrong("bss.auth", reason.to_owned()));
     }
     Ok(auth)
@@ -67,7 +69,7 @@ fn url(settings: &Settings, key: &'static str) -> Result<Option<String>, Setting
     Ok(Some(format!("{base}{path}")))
 }
 
-/// As it is written: what is behind the host is between those two.
+/// Kept as written: the path is an agreement between the operator and that service.
 fn notify_url(settings: &Settings) -> Result<Option<String>, SettingError> {
     let Some(text) = settings.given("boot.notify_url") else { return Ok(None) };
     let (base, _) = text.split_once('?').unwrap_or((text, ""));
@@ -92,7 +94,7 @@ fn read_url(text: &str) -> Option<(String, String)> {
 fn ds_address(settings: &Settings) -> Result<Option<String>, SettingError> {
     let Some(text) = settings.given("boot.ds_address") else { return Ok(None) };
     if !text.chars().all(|c| c.is_ascii_graphic()) {
-        let reason = "it becomes a part of the kernel's command line; write a URL";
+        let reason = "not a URL that fits into a kernel argument";
         return Err(settings.wrong("boot.ds_address", reason.to_owned()));
     }
     Ok(Some(text.trim_end_matches('/').to_owned()))
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_into_scripts_stays_one_word() {
+    fn script_values_stay_one_word() {
         assert!(ds_address(&with("boot.ds_address", "http://a\nchain b")).is_err());
         let address = ds_address(&with("boot.ds_address", "http://10.1.0.2/")).unwrap();
         assert_eq!(address.as_deref(), Some("http://10.1.0.2"));
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_notified_is_told_as_it_was_written() {
+    fn notice_target_is_kept_as_written() {
         let notify = |text| notify_url(&with("boot.notify_url", text));
         let text = "http://tpm:8080/notify/?from=boot";
         assert_eq!(notify(text).unwrap().as_deref(), Some(text));
@@ -193,7 +195,8 @@ mod tests {
     #[test]
     fn keys_are_wanted_with_the_endpoint_and_not_shown() {
         let dir = tempfile::tempdir().unwrap();
-        let (access, secret) = (dir.path().join("a"), dir.path().join("s"));
+        let access = dir.path().join("a");
+        let secret = dir.path().join("s");
         fs_err::write(&access, "AKIA\n").unwrap();
         fs_err::write(&secret, "hunter2\n").unwrap();
         let mut settings = with("s3.endpoint", "http://rgw:8080");

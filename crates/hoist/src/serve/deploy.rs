@@ -20,7 +20,7 @@ pub(super) fn settings(settings: &Settings) -> Result<DeploySettings, SettingErr
         plugins: settings.given("plugins.directory").map(PathBuf::from),
         isolation: settings.parse("plugins.isolation")?,
         hidden: settings.secret_files(),
-        keeper: Some(crate::keeper()),
+        supervisor: Some(crate::supervisor()),
         retention: RunRetention {
             max_age: settings.duration("retention.runs_age")?,
             max_bytes: settings.parse("retention.runs_bytes")?,
@@ -36,8 +36,7 @@ fn port(settings: &Settings) -> Result<Option<u16>, SettingError> {
     Ok(port.map(NonZero::get))
 }
 
-/// One that means something whatever nodes and groups there are: later nobody would hear that it
-/// means nothing.
+/// The selector must have a meaning for any nodes and groups: an error could not be reported later.
 fn selector(settings: &Settings, key: &'static str) -> Result<Option<Selector>, SettingError> {
     if settings.given(key).is_none() {
         return Ok(None);
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selector_that_may_mean_no_node_is_refused_with_its_key_and_the_remedy() {
+    fn selector_of_no_node_is_refused_with_key_and_remedy() {
         for key in ["deploy.local", "deploy.ssh"] {
             let read = |value: &str| {
                 let mut settings = Settings::new();

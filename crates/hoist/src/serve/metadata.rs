@@ -33,7 +33,8 @@ pub(super) fn variables(
 }
 
 fn mode(settings: &Settings) -> Result<Mode, SettingError> {
-    let (word, argument) = (settings.text("metadata.mode"), settings.text("metadata.argument"));
+    let word = settings.text("metadata.mode");
+    let argument = settings.text("metadata.argument");
     let mode = Mode::parse(word, settings.given("metadata.url"), argument);
     mode.map_err(|error| settings.wrong("metadata.mode", error.to_string()))
 }
@@ -115,12 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_place() {
+    fn impossible_setting_is_reported_with_its_place() {
         for (values, expected) in [
-            (&[("metadata.mode", "kettle")][..], "there are builtin, external"),
+            (&[("metadata.mode", "kettle")][..], "use builtin, external"),
             (&[("metadata.mode", "proxy")], "needs the URL"),
             (&[("metadata.url", "http://h")], "takes no URL"),
-            (&[("metadata.unknown", "ignore")], "there are hold, default and deny"),
+            (&[("metadata.unknown", "ignore")], "use hold, default or deny"),
             (&[("metadata.groups", "gpu")], "PARTITION/GROUP=MODE URL"),
             (&[("metadata.groups", "gpu=proxy http://h more")], "PARTITION/GROUP=MODE URL"),
             (&[("metadata.groups", "g p=none")], "g p"),

@@ -34,7 +34,7 @@ const S3_KEYS: [&str; 2] = ["S3_ACCESS_KEY", "S3_SECRET_KEY"];
 const OTHER_DATABASE: &str = "hoist does not open BSS's database; \
     copy its boot parameters with `hoist boot import-bss`, and say `store` for hoist's own";
 
-/// Beginnings of names that mean something to BSS and nothing to hoist, and what to do instead.
+/// Prefixes of variables of BSS that hoist does not use, and the remedy.
 const LEFT: [(&str, &str); 8] = [
     ("BSS_OAUTH2_", "give the token for SMD with `import.token_file`"),
     ("BSS_USESQL", OTHER_DATABASE),
@@ -43,19 +43,26 @@ const LEFT: [(&str, &str); 8] = [
     ("ETCD_PORT", OTHER_DATABASE),
     ("DATASTORE_BASE", OTHER_DATABASE),
     ("NFD_URL", "not needed: hoist reads its source by itself, and `/boot/v1/scn` works without"),
-    ("BSS_", "it has no counterpart here"),
+    ("BSS_", "hoist has no counterpart"),
 ];
 
-/// What became of BSS's names, to be told when there is a log.
+const INCOMPLETE_S3: &str = "needs S3_ENDPOINT, S3_ACCESS_KEY and S3_SECRET_KEY together";
+const NO_CHAIN_SERVER: &str = "BSS_IPXE_SERVER is empty, so the host of the request is used";
+
+/// The used and ignored variables of BSS, logged once logging is set up.
 #[derive(Debug, Default)]
 pub(crate) struct Takeover {
+    /// Variables without effect, and the reason.
     left: Vec<(String, &'static str)>,
+    /// Variables with effect, unless hoist's own settings win, and their settings.
+    taken: Vec<(&'static str, &'static str)>,
 }
 
 impl Settings {
     /// Takes what BSS's environment says. Called before anything else is read.
     pub(crate) fn read_bss(&mut self, environment: &BTreeMap<String, String>) -> Takeover {
         let given = |name: &str| environment.get(name).filter(|value| !value.is_empty());
+        let mut left = left(environment);
         for (name, key) in SAME {
             if let Some(value) = given(name) {
                 self.take_over(key, name, value.clone());
@@ -71,34 +78,47 @@ impl Settings {
             let location = if http { format!("smd+{url}") } else { url.clone() };
             self.take_over("inventory", "HSM_URL", location);
         }
-        self.take_chain(environment);
+        if !self.take_chain(environment) {
+            left.extend(present(environment, &["BSS_CHAIN_PROTO", "BSS_GW_URI"], NO_CHAIN_SERVER));
+        }
         if S3_KEYS.iter().all(|name| given(name).is_some()) && given("S3_ENDPOINT").is_some() {
             for (name, key) in S3 {
                 if let Some(value) = given(name) {
                     self.take_over(key, name, value.clone());
                 }
             }
+        } else {
+            let names: Vec<&str> = S3.iter().map(|(name, _)| *name).chain(S3_KEYS).collect();
+            left.extend(present(environment, &names, INCOMPLETE_S3));
         }
         self.take_auth(environment);
-        Takeover { left: left(environment) }
+        let origins = self.0.iter().map(|(key, (_, origin))| (*key, origin));
+        let taken = origins.filter_map(|(key, origin)| match origin {
+            Origin::Bss(name) if environment.contains_key(*name) => Some((*name, key)),
+            _ => None,
+        });
+        left.sort();
+        Takeover { taken: taken.collect(), left }
     }
 
     /// BSS has defaults for each part; an empty server means the one that the machine asked.
-    fn take_chain(&mut self, environment: &BTreeMap<String, String>) {
+    /// Returns whether the parts of the URL have an effect.
+    fn take_chain(&mut self, environment: &BTreeMap<String, String>) -> bool {
         let Some((named, _)) = CHAIN.iter().find(|(name, _)| environment.contains_key(*name))
         else {
-            return;
+            return true;
         };
         let [proto, server, prefix] =
             CHAIN.map(|(name, default)| environment.get(name).map_or(default, String::as_str));
         if !server.is_empty() {
             self.take_over("boot.chain_base", named, format!("{proto}://{server}{prefix}"));
         }
+        !server.is_empty()
     }
 
-    /// What BSS did: check tokens if it was given keys, else let everybody in. Only names that
-    /// mean something to BSS tell that it was here: Kubernetes sets `BSS_PORT` and others in every
-    /// pod beside a service called `bss`.
+    /// As BSS did: check tokens if it was given keys, else allow every client. Only variables
+    /// specific to BSS show that it ran here: Kubernetes sets `BSS_PORT` and others in every pod
+    /// beside a service called `bss`.
     fn take_auth(&mut self, environment: &BTreeMap<String, String>) {
         let keys = environment.get("BSS_JWKS_URL").filter(|url| !url.is_empty());
         if keys.is_some() {
@@ -136,8 +156,34 @@ fn left(environment: &BTreeMap<String, String>) -> Vec<(String, &'static str)> {
     environment.keys().filter_map(|name| Some((name.clone(), reason(name)?))).collect()
 }
 
+/// Those of the variables that are set, with the reason why they have no effect.
+fn present(
+    environment: &BTreeMap<String, String>,
+    names: &[&str],
+    reason: &'static str,
+) -> Vec<(String, &'static str)> {
+    let is_set = |name: &&&str| environment.contains_key(**name);
+    names.iter().filter(is_set).map(|name| ((*name).to_owned(), reason)).collect()
+}
+
 impl Takeover {
-    /// Says what was taken over and what was not; never a value, which may be a secret.
+    /// Every variable without effect, with the reason; also those that hoist's own settings
+    /// override.
+    pub(crate) fn ignored(&self, settings: &Settings) -> Vec<(String, String)> {
+        let mut ignored: Vec<_> =
+            self.left.iter().map(|(name, reason)| (name.clone(), (*reason).to_owned())).collect();
+        for (name, key) in &self.taken {
+            match settings.0.get(key) {
+                Some((_, Origin::Bss(_))) | None => {}
+                Some((_, origin)) => {
+                    ignored.push(((*name).to_owned(), format!("`{key}` is set {origin}")));
+                }
+            }
+        }
+        ignored
+    }
+
+    /// Logs which variables were used and which were not; never a value, which may be a secret.
     pub(crate) fn log(&self, settings: &Settings) {
         let taken: Vec<String> = settings
             .0
@@ -147,10 +193,10 @@ impl Takeover {
             .collect();
         if !taken.is_empty() {
             let taken = taken.join(", ");
-            tracing::info!(taken, "settings taken over from BSS's environment");
+            tracing::info!(taken, "settings taken from BSS's environment");
         }
-        for (name, reason) in &self.left {
-            tracing::warn!(name, reason, "not taken over from BSS's environment");
+        for (name, reason) in self.ignored(settings) {
+            tracing::warn!(name, reason, "variable of BSS's environment ignored");
         }
     }
 }
@@ -256,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_name_of_s3_is_somebody_elses() {
+    fn lone_s3_variable_is_not_ours() {
         assert_eq!(settings(&[("S3_ENDPOINT", "http://rgw")]).text("s3.endpoint"), "");
     }
 
     #[test]
-    fn what_has_no_counterpart_is_told() {
+    fn settings_without_counterpart_are_reported() {
         let mut settings = Settings::new();
         let takeover = settings.read_bss(&environment(&[
             ("BSS_DBHOST", "postgres"),
@@ -277,5 +323,27 @@ mod tests {
             ["BSS_DBHOST", "BSS_DEBUG", "BSS_OAUTH2_ADMIN_BASE_URL", "ETCD_HOST", "NFD_URL"];
         assert_eq!(names, expected);
         assert_eq!(settings.text("store"), "embedded");
+    }
+
+    #[test]
+    fn variables_without_effect_are_all_named() {
+        let mut settings = Settings::new();
+        let takeover = settings.read_bss(&environment(&[
+            ("S3_ENDPOINT", "http://rgw"),
+            ("S3_ACCESS_KEY", "hunter1"),
+            ("BSS_IPXE_SERVER", ""),
+            ("BSS_CHAIN_PROTO", "http"),
+            ("BSS_HTTP_LISTEN", ":1"),
+            ("BSS_RETRY_DELAY", "9"),
+        ]));
+        let own = environment(&[("HOIST_LISTEN", ":2")]);
+        settings.read_environment(|name| own.get(name).cloned());
+        settings.settle_bss();
+        let ignored = takeover.ignored(&settings);
+        let names: Vec<&str> = ignored.iter().map(|(name, _)| name.as_str()).collect();
+        let expected = ["BSS_CHAIN_PROTO", "S3_ACCESS_KEY", "S3_ENDPOINT", "BSS_HTTP_LISTEN"];
+        assert_eq!(names, expected);
+        let reasons: String = ignored.iter().map(|(_, reason)| reason.as_str()).collect();
+        assert!(reasons.contains("HOIST_LISTEN") && !reasons.contains("hunter"), "{reasons}");
     }
 }

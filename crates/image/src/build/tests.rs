@@ -13,16 +13,16 @@ fn tree(names: &[&str]) -> (tempfile::TempDir, Tree) {
 fn the_kernel_of_a_tree_is_found_with_the_initrd_of_its_version() {
     let (_dir, tree) = tree(&["vmlinuz-6.1", "initrd.img-6.1", "initrd.img-5.10", "config-6.1"]);
     tree.link("/boot/vmlinuz", "vmlinuz-6.1").unwrap();
-    let found = Booted::of(&tree).unwrap().unwrap();
+    let found = BootFiles::of(&tree).unwrap().unwrap();
     assert_eq!(found.kernel, "vmlinuz-6.1");
     assert_eq!(found.initrd.as_deref(), Some("initrd.img-6.1"));
 }
 
 #[test]
 fn a_tree_without_a_kernel_or_with_several_is_told() {
-    assert_eq!(Booted::of(&tree(&[]).1).unwrap(), None);
-    assert_eq!(Booted::of(&tree(&["config"]).1).unwrap(), None);
-    let error = Booted::of(&tree(&["vmlinuz-1", "vmlinuz-2"]).1).unwrap_err().to_string();
+    assert_eq!(BootFiles::of(&tree(&[]).1).unwrap(), None);
+    assert_eq!(BootFiles::of(&tree(&["config"]).1).unwrap(), None);
+    let error = BootFiles::of(&tree(&["vmlinuz-1", "vmlinuz-2"]).1).unwrap_err().to_string();
     assert!(error.contains("vmlinuz-1, vmlinuz-2"), "{error}");
 }
 

@@ -1,7 +1,7 @@
 //! Debian, by mmdebstrap: its packages, and commands of the document in the tree.
 
 use super::{FillError, Site};
-use crate::build::Told;
+use crate::build::BuildProgress;
 use crate::document::{Debian, MIRRORS};
 use crate::tool::{self, APT_GET, MMDEBSTRAP, UNSHARE};
 
@@ -13,7 +13,7 @@ const MIRROR: &str = "http://deb.debian.org/debian";
 /// of its own.
 const SOURCES: &str = "/etc/apt/sources.list";
 
-/// What the making of the tree leaves in it, and what says when that was.
+/// Caches and logs that building leaves in the tree, with the time of the build.
 const LEFT_BEHIND: [&str; 6] = [
     "/var/cache/ldconfig/aux-cache",
     "/var/log/alternatives.log",
@@ -23,7 +23,7 @@ const LEFT_BEHIND: [&str; 6] = [
     "/var/log/dpkg.log",
 ];
 
-/// What mmdebstrap lends the tree of the machine that it runs on, and does not take back.
+/// Files of the building machine that mmdebstrap copies into the tree and does not remove.
 const LENT: [&str; 2] = ["/etc/hostname", "/etc/resolv.conf"];
 
 /// What apt gives to the user of this machine that it fetches as, if that one can reach the tree. In
@@ -39,9 +39,9 @@ pub(super) fn check() -> Result<(), FillError> {
 pub(super) fn fill(
     debian: &Debian,
     site: &Site<'_>,
-    told: &dyn Told,
+    progress: &dyn BuildProgress,
 ) -> Result<Vec<String>, FillError> {
-    told.stage(&format!("fetching and unpacking {}", debian.suite));
+    progress.stage(&format!("fetching and unpacking {}", debian.suite));
     let mut command = MMDEBSTRAP.command(site.epoch)?;
     command.args(["--quiet", "--mode=root", "--format=directory"]);
     command.arg(format!("--variant={}", debian.variant.as_str()));
@@ -52,7 +52,7 @@ pub(super) fn fill(
         Some(mirror) => mirror.clone(),
         None => mirror_of_this_machine(site.epoch),
     };
-    told.note(&format!("from {mirror}"));
+    progress.note(&format!("from {mirror}"));
     command.arg("--").arg(&debian.suite).arg(site.tree.path()).arg(&mirror);
     tool::run(&mut command, &site.log())?;
     if debian.mirror.is_none() && mirror != MIRROR {
@@ -60,7 +60,7 @@ pub(super) fn fill(
         site.tree.file(SOURCES, line.as_bytes(), 0o644)?;
     }
     for path in LENT {
-        // A link there is of a package, and leads to what the installed system makes.
+        // A link belongs to a package and leads to a file that the installed system makes.
         if !site.tree.is_link(path) {
             remove(path, site)?;
         }
@@ -69,7 +69,7 @@ pub(super) fn fill(
         site.tree.give_to_root(path)?;
     }
     for words in &debian.run {
-        told.stage(&format!("running {}", words.join(" ")));
+        progress.stage(&format!("running {}", words.join(" ")));
         run(words, site)?;
     }
     for path in LEFT_BEHIND {
@@ -109,7 +109,7 @@ fn run(words: &[String], site: &Site<'_>) -> Result<(), FillError> {
     Ok(tool::run(&mut command, &site.log())?)
 }
 
-/// What is installed, with its version.
+/// The installed packages with their versions.
 fn packages(site: &Site<'_>) -> Vec<String> {
     let status = site.tree.open("/var/lib/dpkg/status").and_then(std::io::read_to_string);
     let status = status.unwrap_or_default();

@@ -1,17 +1,17 @@
-//! A tree that a program of somebody else fills: a plug-in of the engine, started in the tree.
+//! Fills a tree with an external program: a plug-in of the engine, started in the tree.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hoist_engine::action::{Action, Cancel, Ctx, Output, Stream};
-use hoist_engine::execute::{NoSecrets, Programs};
+use hoist_engine::execute::{AttemptPrograms, NoSecrets};
 use hoist_engine::plan::{Call, Step};
 use hoist_engine::plugin::{Isolation, PREFIX, Plugin as Program};
 use serde_json::Value;
 
 use super::{FillError, Site};
-use crate::build::Told;
+use crate::build::BuildProgress;
 use crate::document::Plugin;
 
 /// How long it may take.
@@ -32,15 +32,15 @@ pub(super) fn check(plugin: &Plugin, plugins: &Path) -> Result<(), FillError> {
 pub(super) fn fill(
     plugin: &Plugin,
     site: &Site<'_>,
-    told: &dyn Told,
+    progress: &dyn BuildProgress,
 ) -> Result<Vec<String>, FillError> {
     let program = open(plugin, site.plugins)?;
-    told.stage(&format!("plug-in {} fills the tree", plugin.name));
+    progress.stage(&format!("filling the tree with plug-in {}", plugin.name));
     let input = Value::Object(plugin.input.clone());
     let call = Call { action: plugin.name.clone(), input, undoes: None };
     let step = Step { call, ..Step::default() };
     let cancel = Cancel::default();
-    let mut output = Said { told };
+    let mut output = PluginOutput { progress };
     let mut ctx = Ctx {
         attempt: "image",
         task: "image",
@@ -49,7 +49,7 @@ pub(super) fn fill(
         deadline: Some(Instant::now() + LONGEST),
         cancel: &cancel,
         secrets: &NoSecrets,
-        programs: &Programs::default(),
+        programs: &AttemptPrograms::default(),
         output: &mut output,
     };
     program.apply(&step, &mut ctx).map_err(|failure| FillError::Plugin(failure.reason))?;
@@ -59,24 +59,24 @@ pub(super) fn fill(
 fn open(plugin: &Plugin, plugins: &Path) -> Result<Program, FillError> {
     let path = plugins.join(format!("{PREFIX}{}", plugin.name));
     if !path.exists() {
-        let why = format!("there is no `{}`; say with --plugins where it is", path.display());
+        let why = format!("`{}` does not exist; name its directory with --plugins", path.display());
         return Err(FillError::Plugin(why));
     }
     Program::open(&path, &Arc::new(Isolation::required(None)))
         .map_err(|error| FillError::Plugin(error.to_string()))
 }
 
-/// What it says goes to whoever watches.
-struct Said<'a> {
-    told: &'a dyn Told,
+/// Forwards the plug-in's output as progress.
+struct PluginOutput<'a> {
+    progress: &'a dyn BuildProgress,
 }
 
-impl Output for Said<'_> {
+impl Output for PluginOutput<'_> {
     fn line(&mut self, _: Stream, bytes: &[u8]) {
-        self.told.note(&String::from_utf8_lossy(bytes));
+        self.progress.note(&String::from_utf8_lossy(bytes));
     }
 
     fn progress(&mut self, done: u64, total: Option<u64>) {
-        self.told.progress(done, total.unwrap_or(0));
+        self.progress.progress(done, total.unwrap_or(0));
     }
 }

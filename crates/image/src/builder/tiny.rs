@@ -1,11 +1,11 @@
-//! A kernel, busybox, some modules and an init: the smallest system that says what it found.
+//! A kernel, busybox, some modules and an init: the smallest system that reports its findings.
 
 use std::path::{Path, PathBuf};
 
 use hoist_initramfs::modules::Modules;
 
 use super::{FillError, Site, check_file};
-use crate::build::Told;
+use crate::build::BuildProgress;
 use crate::document::{Image, Kernel, Source, Tiny};
 use crate::package::{self, PackageError};
 use crate::tool::{APT_CACHE, APT_GET, DPKG_DEB};
@@ -48,18 +48,19 @@ pub(super) fn fill(
     tiny: &Tiny,
     image: &Image,
     site: &Site<'_>,
-    told: &dyn Told,
+    progress: &dyn BuildProgress,
 ) -> Result<Vec<String>, FillError> {
     let mut made_from = Vec::new();
-    let (kernel, modules) = kernel(&tiny.kernel, site, told, &mut made_from)?;
-    let busybox = busybox(&tiny.busybox, site, told, &mut made_from)?;
-    told.stage("filling the tree");
+    let (kernel, modules) = kernel(&tiny.kernel, site, progress, &mut made_from)?;
+    let busybox = busybox(&tiny.busybox, site, progress, &mut made_from)?;
+    progress.stage("filling the tree");
     for (path, mode) in DIRECTORIES {
         site.tree.directory(path, mode)?;
     }
     let put = |path: &str, from: &Path, mode: u32, place: &str| {
         site.tree.copy(path, from, mode).map_err(|source| {
-            let (place, path) = (format!("builder.tiny.{place}"), from.display().to_string());
+            let place = format!("builder.tiny.{place}");
+            let path = from.display().to_string();
             FillError::Put { place, path, source }
         })
     };
@@ -102,7 +103,7 @@ fn put_modules(
 fn kernel(
     kernel: &Kernel,
     site: &Site<'_>,
-    told: &dyn Told,
+    progress: &dyn BuildProgress,
     made_from: &mut Vec<String>,
 ) -> Result<(PathBuf, Option<PathBuf>), FillError> {
     let Some(name) = &kernel.package else {
@@ -111,7 +112,7 @@ fn kernel(
         return Ok((site.here(file), modules));
     };
     let name = package::kernel_of(name, site.epoch)?;
-    told.stage(&format!("fetching {name}"));
+    progress.stage(&format!("fetching {name}"));
     let fetched = package::fetch(&name, site.work, site.epoch, &site.log())?;
     made_from.push(fetched.file.clone());
     let file = find(&fetched.directory.join("boot"), |name| name.starts_with("vmlinuz-"));
@@ -122,18 +123,19 @@ fn kernel(
 fn busybox(
     source: &Source,
     site: &Site<'_>,
-    told: &dyn Told,
+    progress: &dyn BuildProgress,
     made_from: &mut Vec<String>,
 ) -> Result<PathBuf, FillError> {
     let name = match source {
         Source::File(file) => return Ok(site.here(file)),
         Source::Package(name) => name,
     };
-    told.stage(&format!("fetching {name}"));
+    progress.stage(&format!("fetching {name}"));
     let fetched = package::fetch(name, site.work, site.epoch, &site.log())?;
     made_from.push(fetched.file);
     let file = find(&fetched.directory, |name| name == "busybox")?;
-    let (package, what) = (name.clone(), "busybox");
+    let package = name.clone();
+    let what = "busybox";
     Ok(file.ok_or(PackageError::Without { package, what })?)
 }
 

@@ -10,7 +10,7 @@ fn tiny() -> Value {
     })
 }
 
-/// What is wrong with a spec, in one text.
+/// The problems of a spec, in one text.
 fn found(spec: &Value) -> String {
     let document = json!({"api": API, "kind": "Image", "name": "x", "spec": spec});
     match read("image.yaml", document.to_string().as_bytes(), "x") {
@@ -75,7 +75,7 @@ fn the_published_schema_is_the_one_of_the_types() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
+fn document_errors_are_named_with_place_and_remedy() {
     assert_eq!(found(&tiny()), "");
     for (spec, place, what) in [
         (with("/files", json!([{"path": "etc/x", "text": ""}])), "files[0].path", "from the root"),
@@ -90,7 +90,11 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         (with("/kernel_args", json!(["a b"])), "kernel_args[0]", "not one word"),
         (with("/outputs", json!({})), "outputs", "write `disk`, `live` or both"),
         (with("/outputs/disk/fs", json!("xfs")), "outputs.disk.fs", "as `xfs`; write `ext4`"),
-        (with("/outputs/disk/label", json!("a label of 17 b")), "outputs.disk.label", "no label"),
+        (
+            with("/outputs/disk/label", json!("a label of 17 b")),
+            "outputs.disk.label",
+            "not a label",
+        ),
         (
             with("/outputs", json!({"whole_disk": {"size": "1 GiB"}})),
             "outputs.whole_disk",
@@ -105,12 +109,12 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
                 }),
             ),
             "outputs.whole_disk",
-            "it needs the loader `grub`; name it",
+            "needs the loader `grub`; name it",
         ),
         (
             with("/outputs/whole_disk", json!({"size": "1 MiB"})),
             "outputs.whole_disk.size",
-            "write one of",
+            "write a size of",
         ),
         (with("/builder/tiny/kernel", json!({})), "builder.tiny.kernel", "neither a package nor"),
         (
@@ -121,19 +125,23 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         (
             with("/builder/tiny/kernel", json!({"package": "-o=x"})),
             "builder.tiny.kernel.package",
-            "no name of Debian's",
+            "not a Debian name",
         ),
-        (with("/builder/tiny/modules", json!(["../x"])), "builder.tiny.modules[0]", "no name of a"),
-        (with("/builder/tiny/init", json!("echo")), "builder.tiny.init", "no script"),
+        (
+            with("/builder/tiny/modules", json!(["../x"])),
+            "builder.tiny.modules[0]",
+            "not a module name",
+        ),
+        (with("/builder/tiny/init", json!("echo")), "builder.tiny.init", "not a script"),
         (
             with("/builder", json!({"debian": {"suite": "a b"}})),
             "builder.debian.suite",
-            "no name of Debian's",
+            "not a Debian name",
         ),
         (
             with("/builder", json!({"debian": {"suite": "trixie", "mirror": "deb.debian.org"}})),
             "builder.debian.mirror",
-            "no URL",
+            "not a mirror URL",
         ),
         (
             with("/builder", json!({"debian": {"suite": "trixie", "packages": ["a,b"]}})),
@@ -157,7 +165,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_line_and_column() {
+fn unreadable_document_is_reported_with_line_and_column() {
     let text = "builder:\n  tiny:\n    kernel: {file: x}\n    busybocks: 1\n";
     let Err(ReadError::Text(found)) = read("image.yaml", text.as_bytes(), "x") else {
         panic!("it cannot be read")
@@ -185,7 +193,7 @@ fn another_kind_or_version_is_refused() {
 }
 
 #[test]
-fn limits_are_where_they_are_said_to_be() {
+fn limits_are_exact() {
     let words = |count: usize| vec!["a"; count];
     let file = |n: usize| json!({"path": format!("/{n}"), "text": ""});
     let files = |count: usize| (0..count).map(file).collect::<Vec<_>>();

@@ -1,5 +1,5 @@
 //! A small ISO 9660 image with Joliet names: written once, whole, and always the same for the same
-//! files. There is room for what a config drive holds, and no more is needed.
+//! files. It supports only the size of a config drive.
 //!
 //! Sectors: 16 system area, two volume descriptors and their end, two path tables for each, the
 //! directories of both trees, the files.
@@ -11,7 +11,7 @@ use bytes::Bytes;
 const SECTOR: usize = 2048;
 /// The first one behind the descriptors.
 const PATH_TABLES: u32 = 19;
-/// 2000-01-01: what is the same shall look the same.
+/// 2000-01-01: the same content must give the same image.
 const DATE: [u8; 7] = [100, 1, 1, 0, 0, 0, 0];
 const IS_DIRECTORY: u8 = 2;
 
@@ -104,7 +104,8 @@ impl Layout {
             let all = 0..directories.len();
             all.map(|at| place(listing_length(names, directories, at))).collect()
         };
-        let (primary, joliet) = (tree(Names::Primary), tree(Names::Joliet));
+        let primary = tree(Names::Primary);
+        let joliet = tree(Names::Joliet);
         let files = contents.iter().map(|content| place(content.len())).collect();
         Self { primary, joliet, files, end }
     }
@@ -328,7 +329,8 @@ mod tests {
 
     /// All files below a directory, by the names of its tree.
     fn read(image: &[u8], record: &[u8], at: &str, wide: bool, all: &mut BTreeMap<String, Bytes>) {
-        let (start, length) = (number(&record[2..]) * SECTOR, number(&record[10..]));
+        let start = number(&record[2..]) * SECTOR;
+        let length = number(&record[10..]);
         let mut listing = &image[start..start + length];
         while !listing.is_empty() {
             let size = usize::from(listing[0]);
@@ -353,7 +355,8 @@ mod tests {
             if entry[25] & IS_DIRECTORY != 0 {
                 read(image, entry, &path, wide, all);
             } else {
-                let (start, length) = (number(&entry[2..]) * SECTOR, number(&entry[10..]));
+                let start = number(&entry[2..]) * SECTOR;
+                let length = number(&entry[10..]);
                 let content = Bytes::copy_from_slice(&image[start..start + length]);
                 all.insert(path.trim_start_matches('/').to_owned(), content);
             }
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_an_image_too() {
+    fn empty_tree_makes_an_image() {
         assert_eq!(files(&image(&BTreeMap::new(), "x"), 17), BTreeMap::new());
     }
 }

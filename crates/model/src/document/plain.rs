@@ -1,8 +1,8 @@
-//! Plain scalars, those without quotes, of which readers of YAML make different things.
+//! Finds plain scalars (those without quotes) that YAML readers interpret differently.
 //!
 //! A layer is read here by the rules of YAML 1.2 and by cloud-init by those of 1.1: `0644` is 644
-//! for one and 420 for the other, `no` is a text or false. Whoever wrote such a thing meant one of
-//! both, and we do not know which.
+//! for one and 420 for the other, `no` is a text or false. The author meant one of them, and the
+//! document does not say which.
 
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
 
@@ -16,7 +16,7 @@ const TRUTHS: [(&str, &str); 6] = [
     ("off", "false"),
 ];
 
-/// Most of them that are told at once.
+/// Limit of reported scalars.
 const MAX_TOLD: usize = 20;
 /// Most letters of one that are shown.
 const MAX_SHOWN: usize = 40;
@@ -31,7 +31,7 @@ pub(super) struct Unclear {
     pub(super) hint: String,
 }
 
-/// What is unclear in a text that is YAML. Keys are looked at as well.
+/// The ambiguous scalars of a YAML text, including keys.
 pub(super) fn unclear(text: &str) -> Vec<Unclear> {
     let events = Parser::new_from_str(text).map_while(Result::ok);
     let found = events.filter_map(|(event, span)| {
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_readers_disagree_on_is_found_in_plain_scalars() {
+    fn ambiguous_plain_scalars_are_found() {
         for (text, value) in [
             ("0644", Some("420")),
             ("-010", Some("-8")),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_for_all_is_left_alone() {
+    fn unambiguous_scalars_are_left_alone() {
         for text in [
             "",
             "~",

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::plain::{self, Unclear};
 use super::{API, Document, DocumentName, Kind, Spec};
-use crate::fault::nearest;
+use crate::suggestion::nearest;
 
 /// Largest file or body taken apart as a whole. Larger sets travel as JSON lines, one at a time.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
@@ -16,7 +16,7 @@ const MAX_DOCUMENTS: usize = 100_000;
 /// Deepest nesting; our own documents need six levels, free-form data rarely more.
 const MAX_DEPTH: usize = 64;
 
-/// What is wrong in which document. A text with faults yields no documents at all.
+/// The faults with their documents. A text with faults yields no documents at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentError {
     /// File name, or whatever the text is called.
@@ -64,7 +64,7 @@ pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentErro
         yaml_pieces(text)
     };
     if pieces.len() > MAX_DOCUMENTS {
-        let message = format!("there are more than {MAX_DOCUMENTS} documents");
+        let message = format!("more than {MAX_DOCUMENTS} documents");
         return whole(message, "split it, or send it as JSON lines");
     }
     let mut documents = Vec::with_capacity(pieces.len());
@@ -87,7 +87,7 @@ pub fn read_one<T: DeserializeOwned>(source: &str, text: &[u8]) -> Result<T, Vec
     let json = is_json(text);
     let pieces = if json { vec![Piece { text, start: 0, json }] } else { yaml_pieces(text) };
     let [piece] = pieces.as_slice() else {
-        let message = format!("there are {} documents in it", pieces.len());
+        let message = format!("contains {} documents", pieces.len());
         return Err(vec![of_whole(source, message, "write exactly one")]);
     };
     let found = piece.parse();
@@ -102,7 +102,8 @@ fn utf8<'a>(source: &str, text: &'a [u8]) -> Result<&'a str, Vec<DocumentError>>
 }
 
 fn of_whole(source: &str, message: String, hint: &str) -> DocumentError {
-    let (source, hint) = (source.to_owned(), Some(hint.to_owned()));
+    let source = source.to_owned();
+    let hint = Some(hint.to_owned());
     DocumentError { source, line: 0, column: 0, subject: None, message, hint }
 }
 
@@ -149,7 +150,7 @@ fn yaml_pieces(text: &str) -> Vec<Piece<'_>> {
         let marker = line.strip_prefix("---");
         if marker.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace)) {
             pieces.push(Piece { text: &text[start..at], start, json: false });
-            // What follows the marker on its line belongs to the next document.
+            // Text after the marker on its line belongs to the next document.
             start = at + 3;
         }
         at += line.len();
@@ -163,15 +164,15 @@ fn yaml_pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-fn json_pieces(text: &str) -> Result<Vec<Piece<'_>>, Found> {
+fn json_pieces(text: &str) -> Result<Vec<Piece<'_>>, DocumentFault> {
     let stream =
         serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
     let mut pieces = Vec::new();
     for value in stream {
-        let value = value.map_err(|error| Found::json(&error))?.get();
+        let value = value.map_err(|error| DocumentFault::json(&error))?.get();
         if value.starts_with('[') {
             let list: Vec<&serde_json::value::RawValue> =
-                serde_json::from_str(value).map_err(|error| Found::json(&error))?;
+                serde_json::from_str(value).map_err(|error| DocumentFault::json(&error))?;
             pieces.extend(list.into_iter().map(|item| json_piece(text, item.get())));
         } else {
             pieces.push(json_piece(text, value));
@@ -200,16 +201,16 @@ fn nothing<S>() -> Option<S> {
     None
 }
 
-fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
+fn one(piece: &Piece<'_>) -> Result<Document, Vec<DocumentFault>> {
     let head: Envelope<IgnoredAny> = piece.parse()?;
     let subject = format!("{} {}", head.kind, head.name);
-    let found = |found: Found| vec![found.about(&subject)];
+    let found = |found: DocumentFault| vec![found.about(&subject)];
     if head.api.as_deref() != Some(API) {
         let message = match &head.api {
             Some(api) => format!("this is `{api}`, which I do not know"),
             None => "`api` is missing".to_owned(),
         };
-        return Err(found(Found::new(message).hint(format!("write `api: {API}`"))));
+        return Err(found(DocumentFault::new(message).hint(format!("write `api: {API}`"))));
     }
     let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == head.kind);
     let kind = kind.ok_or_else(|| found(unknown_kind(&head.kind)))?;
@@ -218,7 +219,7 @@ fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
         Kind::Artifact => head.name.parse().map(DocumentName::Artifact),
         _ => head.name.parse().map(DocumentName::Plain),
     };
-    let name = name.map_err(|error| found(Found::new(error.to_string())))?;
+    let name = name.map_err(|error| found(DocumentFault::new(error.to_string())))?;
     let spec = match kind {
         Kind::Partition => Spec::Partition(piece.spec(&subject)?),
         Kind::Network => Spec::Network(piece.spec(&subject)?),
@@ -238,58 +239,62 @@ fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
     if faults.is_empty() {
         return Ok(document);
     }
-    let of_fault = |fault: crate::Fault| {
+    let of_fault = |fault: hoist_diagnostic::Diagnostic| {
         let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
-        let found = Found::new(format!("{at}{}", fault.message)).about(&subject);
-        Found { hint: fault.hint, ..found }
+        let found = DocumentFault::new(format!("{at}{}", fault.message)).about(&subject);
+        DocumentFault { hint: fault.hint, ..found }
     };
     Err(faults.into_iter().map(of_fault).collect())
 }
 
-fn about(found: Vec<Found>, subject: &str) -> Vec<Found> {
+fn about(found: Vec<DocumentFault>, subject: &str) -> Vec<DocumentFault> {
     found.into_iter().map(|found| found.about(subject)).collect()
 }
 
-fn unknown_kind(kind: &str) -> Found {
+fn unknown_kind(kind: &str) -> DocumentFault {
     let known = Kind::ALL.map(Kind::as_str);
-    let found = Found::new(format!("there is no kind `{kind}`"));
+    let found = DocumentFault::new(format!("unknown kind `{kind}`"));
     match nearest(kind, known) {
         Some(close) => found.hint(format!("did you mean `{close}`?")),
-        None => found.hint(format!("there are {}", known.join(", "))),
+        None => found.hint(format!("use one of {}", known.join(", "))),
     }
 }
 
 impl Piece<'_> {
-    fn spec<S: DeserializeOwned + Default>(&self, subject: &str) -> Result<S, Vec<Found>> {
+    fn spec<S: DeserializeOwned + Default>(&self, subject: &str) -> Result<S, Vec<DocumentFault>> {
         Ok(self.spec_if_any(subject)?.unwrap_or_default())
     }
 
     /// For kinds that say nothing without a spec.
-    fn needed_spec<S: DeserializeOwned>(&self, subject: &str) -> Result<S, Vec<Found>> {
-        let missing = || vec![Found::new("`spec` is missing").about(subject)];
+    fn needed_spec<S: DeserializeOwned>(&self, subject: &str) -> Result<S, Vec<DocumentFault>> {
+        let missing = || vec![DocumentFault::new("`spec` is missing").about(subject)];
         self.spec_if_any(subject)?.ok_or_else(missing)
     }
 
-    fn spec_if_any<S: DeserializeOwned>(&self, subject: &str) -> Result<Option<S>, Vec<Found>> {
+    fn spec_if_any<S: DeserializeOwned>(
+        &self,
+        subject: &str,
+    ) -> Result<Option<S>, Vec<DocumentFault>> {
         let envelope: Envelope<S> = self.parse().map_err(|found| about(found, subject))?;
         Ok(envelope.spec)
     }
 
     /// Cloud-configs are passed on to another reader of YAML, for which they have to be the same.
-    fn check_plain(&self) -> Result<(), Vec<Found>> {
+    fn check_plain(&self) -> Result<(), Vec<DocumentFault>> {
         if self.json {
             return Ok(());
         }
-        let found: Vec<_> = plain::unclear(self.text).into_iter().map(Found::unclear).collect();
+        let found: Vec<_> =
+            plain::unclear(self.text).into_iter().map(DocumentFault::unclear).collect();
         if found.is_empty() { Ok(()) } else { Err(found) }
     }
 
-    fn parse<T: DeserializeOwned>(&self) -> Result<T, Vec<Found>> {
+    fn parse<T: DeserializeOwned>(&self) -> Result<T, Vec<DocumentFault>> {
         if self.json {
-            serde_json::from_str(self.text).map_err(|error| vec![Found::json(&error)])
+            serde_json::from_str(self.text).map_err(|error| vec![DocumentFault::json(&error)])
         } else {
             serde_saphyr::from_str_with_options(self.text, yaml_options())
-                .map_err(|error| vec![Found::yaml(&error)])
+                .map_err(|error| vec![DocumentFault::yaml(&error)])
         }
     }
 }
@@ -306,7 +311,7 @@ fn yaml_options() -> serde_saphyr::Options {
 }
 
 /// A fault inside of one document, before its place in the whole text is known.
-struct Found {
+struct DocumentFault {
     /// From 1, relative to the document; 0 when unknown.
     line: usize,
     column: usize,
@@ -315,7 +320,7 @@ struct Found {
     hint: Option<String>,
 }
 
-impl Found {
+impl DocumentFault {
     fn new(message: impl Into<String>) -> Self {
         Self { line: 0, column: 0, subject: None, message: message.into(), hint: None }
     }
@@ -331,7 +336,7 @@ impl Found {
     }
 
     fn json(error: &serde_json::Error) -> Self {
-        // The position is told apart from the message.
+        // The position is reported separately from the message.
         let text = error.to_string();
         let message = text.split(" at line ").next().unwrap_or(&text);
         let found = Self { line: error.line(), column: error.column(), ..Self::new(message) };
@@ -370,7 +375,7 @@ impl Found {
         let known: Vec<&str> = words.collect();
         self.hint = nearest(typed, known.iter().copied())
             .map(|close| format!("did you mean `{close}`?"))
-            .or_else(|| (!known.is_empty()).then(|| format!("there are {}", known.join(", "))));
+            .or_else(|| (!known.is_empty()).then(|| format!("use one of {}", known.join(", "))));
         self.message = format!("unknown field `{typed}`");
         self
     }

@@ -42,11 +42,8 @@ fn one_value_of_another_format_is_read_with_places_and_suggestions() {
     let found = |text: &str| read(text).expect_err(text)[0].to_string();
     let typo = "other:2:1: unknown field `siz`; did you mean `size`?";
     assert_eq!(found("# one\nsiz: 3\n"), typo);
-    assert_eq!(
-        found("size: 1\n---\nsize: 2\n"),
-        "other: there are 2 documents in it; write exactly one"
-    );
-    assert_eq!(found(" \n"), "other: there are 0 documents in it; write exactly one");
+    assert_eq!(found("size: 1\n---\nsize: 2\n"), "other: contains 2 documents; write exactly one");
+    assert_eq!(found(" \n"), "other: contains 0 documents; write exactly one");
 }
 
 #[test]
@@ -73,7 +70,7 @@ name: d
     let errors = errors(text);
     assert_eq!(errors.len(), 4, "{errors:#?}");
     assert_eq!(errors[0], "site.yaml:5:3: Node a: unknown field `nidd`; did you mean `nid`?");
-    assert_eq!(errors[1], "site.yaml:7:1: Nod b: there is no kind `Nod`; did you mean `Node`?");
+    assert_eq!(errors[1], "site.yaml:7:1: Nod b: unknown kind `Nod`; did you mean `Node`?");
     assert!(errors[2].starts_with("site.yaml:14:13: Node c: "), "{}", errors[2]);
     assert_eq!(errors[3], "site.yaml:16:1: Node d: `api` is missing; write `api: hoist/v1`");
 }

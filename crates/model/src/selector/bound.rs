@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::fault::nearest;
 use crate::node::{Lifecycle, NodeSpec};
 use crate::selector::glob::in_ranges;
 use crate::selector::{Atom, Expr, Glob, Selector};
+use crate::suggestion::nearest;
 use crate::{GroupKey, Mac, Name, NodeId, Role, Xname};
 
-/// What a site knows about names when a selector is bound to it.
+/// The names of a site, for binding a selector.
 pub trait Vocabulary {
     /// Whether any node has this role or subrole.
     fn is_role(&self, word: &str) -> bool;
@@ -63,8 +63,8 @@ enum Rule {
     Atom(Atom),
 }
 
-/// How closely a selector names a node: by the closest of what it says that holds for the node,
-/// then by how much of it there is.
+/// How specifically a selector names a node: by its most specific term that matches the node, then
+/// by the number of terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Specificity {
     pub class: Class,

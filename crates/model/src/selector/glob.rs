@@ -30,7 +30,7 @@ impl Glob {
         };
         let count = text.matches('[').count();
         if count > MAX_LISTS {
-            return Err(format!("there are more than {MAX_LISTS} lists of numbers in `{text}`"));
+            return Err(format!("more than {MAX_LISTS} lists of numbers in `{text}`"));
         }
         if !is_plain || !lists.all(|part| is_list(part).is_some()) {
             return Err(format!("`{text}` has no list of numbers; write it like n[1-20,30]"));
@@ -43,7 +43,7 @@ impl Glob {
         name_matches(&self.0, name)
     }
 
-    /// The text itself when it has no `*` and no list: what an index can be asked for.
+    /// The text itself if it has no `*` and no list, for lookups in an index.
     pub fn as_exact(&self) -> Option<&str> {
         (!self.0.contains(['*', '['])).then_some(self.0.as_str())
     }
@@ -75,7 +75,8 @@ fn name_matches(pattern: &str, name: &str) -> bool {
 /// The usual two-pointer match: remember the last `*` and, on a mismatch, let it take one more
 /// byte. Linear in practice, and never exponential.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
+    let mut p = 0;
+    let mut t = 0;
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         if p < pattern.len() && pattern[p] == b'*' {

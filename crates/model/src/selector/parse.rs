@@ -1,9 +1,9 @@
 //! Text to expression, with errors that point at the character.
 
-use crate::fault::nearest;
 use crate::node::{Arch, Lifecycle};
 use crate::selector::glob::{self, Glob, XnamePattern};
 use crate::selector::{Atom, Expr};
+use crate::suggestion::nearest;
 
 /// Bounds that no selector written by a person meets.
 const MAX_TEXT: usize = 8 * 1024;
@@ -26,7 +26,7 @@ const PREFIXES: [&str; 11] = [
     "state",
 ];
 
-/// What is wrong and at which character (from 0) of the text.
+/// The error and its position in the text (in characters, from 0).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("selector `{text}`, character {}: {message}", at + 1)]
 pub struct ParseSelectorError {
@@ -57,13 +57,13 @@ pub(super) fn check_length(text: &str) -> Result<(), ParseSelectorError> {
         return Ok(());
     }
     let shown: String = text.chars().take(40).collect();
-    let message = format!("it is longer than {MAX_TEXT} bytes");
+    let message = format!("longer than {MAX_TEXT} bytes");
     Err(ParseSelectorError { text: format!("{shown}…"), at: 0, message })
 }
 
 struct Parser<'a> {
     text: &'a str,
-    /// Byte offset of what comes next.
+    /// Byte offset of the next token.
     at: usize,
     depth: usize,
 }
@@ -142,7 +142,7 @@ impl<'a> Parser<'a> {
         atom.map(Expr::Atom)
     }
 
-    /// What stands between two slashes, if that is what comes next.
+    /// The text between two slashes, if a regex comes next.
     fn regex(&mut self) -> Option<String> {
         let inside = self.rest().strip_prefix('/')?;
         let end = inside.find('/').filter(|end| *end > 0)?;
@@ -264,12 +264,13 @@ fn atom(word: &Word) -> Result<Atom, (usize, String)> {
         return Ok(Atom::Everything);
     }
     if let Some(colon) = word.find(':') {
-        let (prefix, value) = (&text[..colon], &text[colon + 1..]);
+        let prefix = &text[..colon];
+        let value = &text[colon + 1..];
         if PREFIXES.contains(&prefix) {
             return prefixed(prefix, value).map_err(|message| (colon + 1, message));
         }
         if !prefix.contains(['/', '=']) {
-            return Err((0, unknown_prefix(prefix)));
+            return Err((0, unknown_prefix(prefix, text)));
         }
     }
     if word.find('=').is_some() {
@@ -280,6 +281,10 @@ fn atom(word: &Word) -> Result<Atom, (usize, String)> {
     }
     match text.parse::<crate::Role>() {
         Ok(_) => Ok(Atom::Bare(text.to_owned())),
+        // Only in quotes: a colon outside of them ends a prefix.
+        Err(_) if text.contains(':') && text.parse::<crate::GroupName>().is_ok() => {
+            Ok(Atom::Bare(text.to_owned()))
+        }
         Err(_) if text.contains('*') => {
             let message =
                 "a pattern needs to say what it matches; write `node:` or `role:` in front";
@@ -289,10 +294,14 @@ fn atom(word: &Word) -> Result<Atom, (usize, String)> {
     }
 }
 
-fn unknown_prefix(prefix: &str) -> String {
+fn unknown_prefix(prefix: &str, text: &str) -> String {
     match nearest(prefix, PREFIXES) {
         Some(close) => format!("there is no `{prefix}:`; did you mean `{close}:`?"),
-        None => format!("there is no `{prefix}:`; there are {}", PREFIXES.join(", ")),
+        None => format!(
+            "there is no `{prefix}:`; there are {}; a role or group with a colon in its name is \
+             written in quotes: \"{text}\"",
+            PREFIXES.join(", ")
+        ),
     }
 }
 

@@ -139,7 +139,7 @@ fn every_atom_selects_what_it_says() {
 }
 
 #[test]
-fn what_a_bare_name_means_is_said_or_refused() {
+fn bare_name_is_resolved_or_refused() {
     let site = Site::new();
     let refused = |text| site.select(text).unwrap_err();
     assert_eq!(
@@ -159,6 +159,7 @@ fn errors_point_at_the_character() {
         ("(a", 2, "expected `)`"),
         ("a b", 2, "expected `,`"),
         ("rôle:x", 0, "did you mean `role:`"),
+        ("cabinet:1", 0, "in quotes: \"cabinet:1\""),
         ("gpu & nid:0x1", 10, "list of nids"),
         ("xname:x1q2", 6, "xname pattern"),
         ("mac:zz", 4, "MAC"),
@@ -187,10 +188,11 @@ fn bounds_hold() {
     assert!(long.parse::<Selector>().unwrap_err().message.contains("longer"));
 }
 
-/// Groups keep their selector as it prints: what cannot be read again would keep a site from
-/// loading. All of these were accepted once, and then not read again; the fuzzer found the first.
+/// Groups store the printed form of their selector: one that cannot be parsed again would keep a
+/// site from loading. All of these were once accepted and then not parsed again; the fuzzer found
+/// the first.
 #[test]
-fn what_is_accepted_can_be_read_again() {
+fn accepted_selector_round_trips() {
     let quarter = |part: &str| vec![part; 2048].join(",");
     for text in [
         "not,a".to_owned(),
@@ -199,6 +201,7 @@ fn what_is_accepted_can_be_read_again() {
         format!("{}a & b , c{}", "(".repeat(64), ")".repeat(64)),
         quarter("a=b"),
         quarter("ab"),
+        "\"rack:1.a_b\" & x".to_owned(),
     ] {
         let Ok(selector) = text.parse::<Selector>() else { continue };
         let printed = selector.to_string();
@@ -206,6 +209,7 @@ fn what_is_accepted_can_be_read_again() {
     }
     let printed = |text: &str| text.parse::<Selector>().unwrap().to_string();
     assert_eq!(printed("(a&b),c"), "a & b , c");
+    assert_eq!(printed("'rack:1'"), "\"rack:1\"");
     assert_eq!(printed("(a,b)&!!(c&d)"), "(a , b) & !!(c & d)");
     assert!(quarter("a=b").parse::<Selector>().is_err(), "it prints too long");
 }

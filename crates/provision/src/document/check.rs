@@ -1,4 +1,4 @@
-//! What is wrong with a document by itself, whatever the machine is. Everything is told at once.
+//! Checks of a document without a machine. All problems are reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use super::{
     Boot, Compression, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, ImageFormat,
     LastRoot, Size,
 };
-use crate::diagnostic::{Code, Diagnostic};
-use crate::fat::check_names;
-use crate::images::Digest;
+use crate::diagnostic::{Code, ProvisionDiagnostic};
+use crate::digest::Digest;
+use crate::fat_names::check_names;
 
 /// Entries that a table has room for.
 pub const MAX_PARTITIONS: usize = 128;
@@ -19,8 +19,8 @@ const MAX_PART_NAME: usize = 36;
 /// Longest text that identifies something: serial numbers, paths, names.
 const MAX_TEXT: usize = 256;
 
-/// All that is wrong with it.
-pub fn check(document: &Document) -> Vec<Diagnostic> {
+/// All problems of a document.
+pub fn check(document: &Document) -> Vec<ProvisionDiagnostic> {
     let mut checker = Checker { document, found: limits(document) };
     if !checker.found.is_empty() {
         return checker.found;
@@ -39,7 +39,7 @@ pub fn check(document: &Document) -> Vec<Diagnostic> {
 
 struct Checker<'a> {
     document: &'a Document,
-    found: Vec<Diagnostic>,
+    found: Vec<ProvisionDiagnostic>,
 }
 
 impl<'a> Checker<'a> {
@@ -48,8 +48,8 @@ impl<'a> Checker<'a> {
         code: Code,
         place: impl Into<String>,
         what: impl Into<String>,
-    ) -> &mut Diagnostic {
-        self.found.push(Diagnostic::new(code, place, what));
+    ) -> &mut ProvisionDiagnostic {
+        self.found.push(ProvisionDiagnostic::new(code, place, what));
         self.found.last_mut().expect("just pushed")
     }
 
@@ -60,7 +60,7 @@ impl<'a> Checker<'a> {
         what: impl Into<String>,
         hint: &str,
     ) {
-        self.say(code, place, what).hint = Some(hint.to_owned());
+        self.say(code, place, what).diagnostic.hint = Some(hint.to_owned());
     }
 
     fn text(&mut self, place: String, text: &str) {
@@ -81,8 +81,8 @@ impl<'a> Checker<'a> {
             None if !self.document.sections.disks.is_empty() => self.say_hint(
                 Code::Missing,
                 "node",
-                "nobody says which machine this is",
-                "write `node: {id: …}`; what is written to its disks carries it",
+                "`node.id` is missing",
+                "write `node: {id: …}`; the markers on the disks carry it",
             ),
             None => {}
         }
@@ -98,7 +98,7 @@ impl<'a> Checker<'a> {
     fn matches(&mut self, place: &str, matches: &DiskMatch) {
         if *matches == DiskMatch::default() {
             let hint = "name it by its wwn, eui, serial or by_path";
-            self.say_hint(Code::Missing, place, "nothing says which disk is meant", hint);
+            self.say_hint(Code::Missing, place, "the match identifies no disk", hint);
         }
         let texts = [
             ("wwn", &matches.wwn),
@@ -214,7 +214,7 @@ impl<'a> Checker<'a> {
         let known = known.chain(self.document.sections.disks.0.keys().map(Id::as_str));
         let close = hoist_model::nearest(on.as_str(), known).filter(|_| is.is_none());
         let hint = close.map(|close| format!("did you mean `{close}`?"));
-        self.say(Code::NoSuchThing, place, what).hint = hint;
+        self.say(Code::NoSuchThing, place, what).diagnostic.hint = hint;
     }
 
     fn one(&mut self, place: &str, node: &StorageNode) {
@@ -223,7 +223,8 @@ impl<'a> Checker<'a> {
             StorageNode::Md(md) => {
                 let devices = md.on.len().saturating_sub(md.spares as usize);
                 if devices < md.level.least() {
-                    let (level, least) = (md.level.as_str(), md.level.least());
+                    let level = md.level.as_str();
+                    let least = md.level.least();
                     let what = format!("{level} needs at least {least} devices and has {devices}");
                     self.say(Code::BadValue, place, what);
                 }
@@ -246,7 +247,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What becomes a part of a path below `/dev`.
+    /// Names that become part of a path below `/dev`.
     fn name(&mut self, place: &str, name: &str, most: usize) {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
         let is_name = (1..=most).contains(&name.len())
@@ -275,12 +276,12 @@ impl<'a> Checker<'a> {
         }
         if let Some(retain) = &part.retain {
             if retain.partuuid.is_none() && (retain.name.is_none() || retain.type_guid.is_none()) {
-                let what = "nothing says which partition stays";
+                let what = "the retained partition has no identity";
                 let hint = "give its partuuid, or its name and its type";
                 self.say_hint(Code::Missing, format!("{place}.retain"), what, hint);
             }
             if !matches!(part.size, Size::Exact(_)) {
-                let what = "what is there has a size of its own";
+                let what = "a retained partition needs an exact size";
                 self.say_hint(Code::Contradiction, place, what, "give the size that it has");
             }
         }
@@ -385,8 +386,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What stays lies on what stays, and nothing new lies on it: otherwise something would be
-    /// written to what shall not be.
+    /// A retained node lies on retained nodes, and no new node lies on it: otherwise retained data
+    /// would be overwritten.
     fn retained(&mut self) {
         // Tables and stacks are all as they are then.
         let adopts = self.document.adopts_tables();
@@ -426,7 +427,7 @@ impl<'a> Checker<'a> {
     fn image(&mut self, place: &str, image: &Image) {
         if image.sources.is_empty() == image.made_by.is_none() {
             let hint = "give its `sources`";
-            self.say_hint(Code::Missing, place, "nothing says where it comes from", hint);
+            self.say_hint(Code::Missing, place, "no sources are given", hint);
         }
         for source in image.sources.iter().chain(&image.manifest) {
             self.url(place, source);
@@ -456,7 +457,7 @@ impl<'a> Checker<'a> {
             let hint = "write `https://…`, `http://…` or `file:///…`";
             return self.say_hint(Code::BadValue, place, "this is no URL", hint);
         };
-        // What stands before the host is a secret, and is not repeated.
+        // Credentials before the host are secret, and must not be repeated.
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         if !url.starts_with("file:") && authority.contains('@') {
             let what = "there is a user or a password in a URL";
@@ -464,7 +465,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What an image is written to: of a file system, what it lies on.
+    /// The target of an image; for a file system the node below it.
     fn device(&mut self, place: &str, target: &'a Id) -> Option<&'a Id> {
         match self.document.storage(target) {
             Some(StorageNode::Fs(fs)) => return Some(&fs.on),
@@ -495,7 +496,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// An image brings what it holds: only a file system that says what that is may lie on it.
+    /// An image brings its contents: only a file system that describes them may lie on its target.
     fn image_under_others(&mut self, place: &str, image: &Image, device: &Id) {
         let nodes = &self.document.sections.storage;
         let others = nodes.iter().filter(|node| node.on().contains(device));
@@ -504,7 +505,8 @@ impl<'a> Checker<'a> {
             .map(|node| node.id().to_string())
             .collect();
         if !in_the_way.is_empty() {
-            let what = format!("`{}` is made on what it overwrites", in_the_way.join("`, `"));
+            let what =
+                format!("`{}` is made on the target that it overwrites", in_the_way.join("`, `"));
             let hint = format!("give it another target than `{}`", image.target);
             self.say_hint(Code::Contradiction, format!("{place}.target"), what, &hint);
         }
@@ -547,7 +549,7 @@ impl<'a> Checker<'a> {
                 self.say_hint(Code::Contradiction, &place, what, "give it to `files`");
             }
             if matches!(content, Content::Secret(_)) {
-                let what = "what is on a config drive can be read by everybody on the machine";
+                let what = "every user of the machine can read a config drive";
                 self.say_hint(Code::Contradiction, place, what, "give the secret to `files`");
             }
         }
@@ -573,7 +575,7 @@ impl<'a> Checker<'a> {
                     self.say(Code::BadValue, format!("{place}.path"), error.to_string());
                 }
                 if matches!(file.content, Content::Secret(_)) {
-                    let what = "what is in FAT can be read by everybody on the machine";
+                    let what = "every user of the machine can read files on FAT";
                     let hint = "give the secret to a file system with modes";
                     self.say_hint(Code::Contradiction, place, what, hint);
                 }
@@ -625,7 +627,7 @@ impl<'a> Checker<'a> {
             let Some(Fetched { sources, digest }) = file else { continue };
             let place = format!("boot.files.{name}");
             if sources.is_empty() {
-                let what = "nothing says where it comes from";
+                let what = "no sources are given";
                 self.say_hint(Code::Missing, &place, what, "give its `sources`");
             }
             for source in sources {

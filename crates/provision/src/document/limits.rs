@@ -1,15 +1,14 @@
-//! How much a document may hold. What is compared with everything else is bounded before anything
-//! is compared.
+//! Limits of a document. Entries that are compared pairwise are bounded before any comparison.
 
 use super::storage::StorageNode;
 use super::{
     Disk, Document, MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_LIST, MAX_ON, MAX_STORAGE,
     MAX_THIRD_PARTY, Wipe,
 };
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 
 /// Everything of which there is too much.
-pub(super) fn limits(document: &Document) -> Vec<Diagnostic> {
+pub(super) fn limits(document: &Document) -> Vec<ProvisionDiagnostic> {
     let all = &document.sections;
     let drive = all.config_drive.as_ref().map_or(0, |drive| drive.files.len());
     let on = all.storage.iter().map(|node| node.on().len()).sum();
@@ -27,7 +26,7 @@ pub(super) fn limits(document: &Document) -> Vec<Diagnostic> {
     let too_much = whole.into_iter().chain(lists).filter(|(_, count, most)| count > most);
     let say = |(place, count, most): (String, usize, usize)| {
         let what = format!("{count} are more than the limit of {most}");
-        Diagnostic::new(Code::TooLarge, place, what)
+        ProvisionDiagnostic::new(Code::TooLarge, place, what)
     };
     too_much.map(say).collect()
 }
@@ -60,7 +59,8 @@ fn lists(document: &Document) -> Vec<(String, usize)> {
             lists.push((format!("boot.files.{name}.sources"), count));
         }
     }
-    let (flow, erase) = (all.flow.as_ref(), all.erase.as_ref());
+    let flow = all.flow.as_ref();
+    let erase = all.erase.as_ref();
     lists.push(("flow.actions".to_owned(), flow.map_or(0, |flow| flow.actions.len())));
     lists.push(("erase.disks".to_owned(), erase.map_or(0, |erase| erase.disks.len())));
     lists

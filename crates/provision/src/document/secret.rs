@@ -1,4 +1,4 @@
-//! Where a secret is. What it is stands in no document, plan, event or journal.
+//! References to secrets. The values are in no document, plan, event or journal.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ pub const MAX_SECRET_NAME: usize = 200;
 #[schemars(with = "String", extend("pattern" = "^secret://[A-Za-z0-9._/-]+$"))]
 pub struct SecretRef(String);
 
-/// It is no reference. What it is instead may be a secret, so it is not repeated.
+/// The text is no reference. The text may be a secret, so the error does not repeat it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoReference;
 
@@ -76,7 +76,7 @@ impl From<SecretRef> for String {
     }
 }
 
-/// What secrets are, by name, for as long as a run takes. They are never shown.
+/// The values of secrets by name, for the duration of a run. They are never shown.
 #[derive(Clone, Default)]
 pub struct Secrets(BTreeMap<String, SecretString>);
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_a_reference_and_a_literal_one_is_refused_without_being_repeated() {
+    fn literal_secret_is_refused_without_quoting_it() {
         let secret: SecretRef = "secret://disks/key".parse().unwrap();
         assert_eq!(secret.name(), "disks/key");
         assert_eq!(secret.to_string(), "secret://disks/key");

@@ -1,4 +1,4 @@
-//! The sections that are hoist's own, but for the storage nodes.
+//! The sections of hoist's own, except the storage nodes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,29 +10,28 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{Bytes, Id, SecretRef};
 use crate::facts::{Bus, SignatureKind};
 
-/// Which machine this is.
+/// The identity of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSection {
-    /// As the inventory has it; what hoist writes to disks carries it.
+    /// The id in the inventory. Markers on disks carry it.
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Of the node when its run began; the marker on its disks carries it.
+    /// The generation of the node at the start of its run. Markers on disks carry it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    /// The disk that had the root the last time, or all of them if it was on several. Others need
-    /// `policy.allow_root_change`.
+    /// The disks of the last root file system. Another disk needs `policy.allow_root_change`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_root: Option<LastRoot>,
 }
 
-/// Where the root was.
+/// The last disks of the root file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum LastRoot {
     Disk(Box<DiskMatch>),
-    /// Of a mirror or a volume group: with one of them it is where it was.
+    /// The disks of a mirror or a volume group. One of them is enough to find the root again.
     Disks(Vec<DiskMatch>),
 }
 
@@ -51,12 +50,12 @@ impl LastRoot {
 pub struct Disk {
     #[serde(rename = "match")]
     pub matches: DiskMatch,
-    /// What of others on it may be destroyed.
+    /// The foreign data that may be destroyed.
     #[serde(default, skip_serializing_if = "Wipe::is_nothing")]
     pub wipe: Wipe,
 }
 
-/// What a disk is known by. All that is given has to agree.
+/// The identity of a disk. Every given attribute must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskMatch {
@@ -83,12 +82,12 @@ pub struct DiskMatch {
     pub rotational: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Bus>,
-    /// What the kernel calls it, which changes; alone only with `policy.allow_kernel_names`.
+    /// The kernel name, which may change. Alone only with `policy.allow_kernel_names`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_name: Option<String>,
 }
 
-/// Both ends belong to it.
+/// A range of sizes, including both ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SizeRange {
@@ -98,7 +97,7 @@ pub struct SizeRange {
     pub max: Option<Bytes>,
 }
 
-/// What of others on a disk may be destroyed: a list of kinds, or `any`.
+/// The foreign data on a disk that may be destroyed: a list of kinds, or `any`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Wipe {
@@ -167,47 +166,47 @@ impl JsonSchema for Wipe {
     fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
         let kinds = generator.subschema_for::<Vec<SignatureKind>>();
         schemars::json_schema!({
-            "description": "What of others on a disk may be destroyed: a list of kinds, or `any`.",
+            "description": "The foreign data on a disk that may be destroyed: a list of kinds, or `any`.",
             "anyOf": [{"const": "any"}, kinds],
         })
     }
 }
 
-/// Bytes that come from elsewhere, and where they go.
+/// An image and its target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
-    /// Where it is; the first that answers is taken. Without one, its content is made here.
+    /// URLs; the first that answers is used. Without a source, an action makes the content.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
-    /// What makes its content, where no source does.
+    /// The action that makes the content, without sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<String>,
-    /// A file system, a partition or volume, or a whole disk.
+    /// The target: a file system, a partition, a volume or a whole disk.
     pub target: Id,
     #[serde(default)]
     pub format: ImageFormat,
     #[serde(default)]
     pub compression: Compression,
-    /// Unpacked.
+    /// The unpacked size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
-    /// Of what comes: `sha256:…`.
+    /// The digest of the fetched bytes: `sha256:…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// Where its list of chunks is.
+    /// The URL of its chunk manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
-    /// The sector size it was made for, if it is a whole disk.
+    /// The sector size of an image of a whole disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sector_size: Option<u32>,
-    /// The table in it, if it is a whole disk.
+    /// The partition table in an image of a whole disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<ImageTable>,
-    /// The file system is grown to what it lies on.
+    /// Whether the file system is grown to the size of its target.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub grow: bool,
-    /// What is sent as a bearer token for it.
+    /// The bearer token for its sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<SecretRef>,
 }
@@ -223,7 +222,7 @@ pub enum ImageFormat {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Compression {
-    /// Told by its first bytes.
+    /// Detected from the first bytes.
     #[default]
     Detect,
     None,
@@ -238,49 +237,49 @@ pub enum ImageTable {
     Mbr,
 }
 
-/// A small volume from which the installed system learns who it is.
+/// A small volume with the identity of the installed system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigDrive {
-    /// Files by their paths in it.
+    /// Files by their paths in the volume.
     #[serde(default)]
     pub files: BTreeMap<String, Content>,
 }
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
     Text(String),
     Secret(SecretRef),
-    /// What is mounted where, as the document says it. Only of `files`.
+    /// The fstab of the document. Only in `files`.
     Fstab,
-    /// What is encrypted, and that its key is asked for when the system starts. Only of `files`.
+    /// The crypttab of the document; keys are asked for at boot. Only in `files`.
     Crypttab,
 }
 
-/// How the machine starts what was installed.
+/// How the machine boots the installed system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Boot {
-    /// As the machine was started now, unless said otherwise.
+    /// The firmware of the current boot, by default.
     #[serde(default)]
     pub firmware: BootFirmware,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loader: Option<BootLoader>,
-    /// Words for the kernel.
+    /// Kernel arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_args: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub esp_size: Option<Bytes>,
     #[serde(default)]
     pub order: BootOrder,
-    /// What it is started with.
+    /// The boot files.
     #[serde(default, skip_serializing_if = "BootFiles::is_empty")]
     pub files: BootFiles,
 }
 
-/// What a machine is started with, each from where it is.
+/// The boot files of a machine, with their sources.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BootFiles {
@@ -288,10 +287,10 @@ pub struct BootFiles {
     pub kernel: Option<Fetched>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initrd: Option<Fetched>,
-    /// What UEFI starts: systemd-boot, or an image of GRUB.
+    /// The loader for UEFI: systemd-boot, or an image of GRUB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loader: Option<Fetched>,
-    /// Kernel, initramfs and command line in one file that UEFI starts.
+    /// A unified kernel image: kernel, initramfs and command line in one file for UEFI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uki: Option<Fetched>,
     /// GRUB's `boot.img`, for BIOS.
@@ -320,13 +319,13 @@ impl BootFiles {
     }
 }
 
-/// A file that comes from elsewhere.
+/// A file that is fetched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fetched {
-    /// Where it is; the first that answers is taken.
+    /// URLs; the first that answers is used.
     pub sources: Vec<String>,
-    /// Of what comes: `sha256:…`. Nothing is taken whose digest nobody knows.
+    /// The digest of the fetched bytes: `sha256:…`. A file without a digest is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
@@ -349,7 +348,7 @@ pub enum BootLoader {
     Grub,
 }
 
-/// What the firmware tries first afterwards.
+/// The first entry of the boot order after the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BootOrder {
@@ -359,11 +358,11 @@ pub enum BootOrder {
     Leave,
 }
 
-/// What is done, and what follows.
+/// The queued actions, and the final action.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
-    /// Actions in their order; all that have a section unless said otherwise.
+    /// Actions in their order. By default all actions that have a section.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<String>,
     #[serde(default)]
@@ -372,7 +371,7 @@ pub struct Flow {
     pub on_failure: OnFailure,
 }
 
-/// What the machine does when all is done.
+/// The final action after all steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
@@ -392,7 +391,7 @@ pub enum OnFailure {
     Reboot,
 }
 
-/// What is allowed that is not by default.
+/// Permissions beyond the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
@@ -402,7 +401,7 @@ pub struct Policy {
     /// The root may be on another disk than the last time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_root_change: bool,
-    /// What becomes of the tables that are there.
+    /// The treatment of existing tables.
     #[serde(default)]
     pub tables: Tables,
 }
@@ -413,18 +412,18 @@ impl Policy {
     }
 }
 
-/// What becomes of the tables that are there.
+/// The treatment of existing tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Tables {
-    /// They become what the document says.
+    /// Tables are changed to match the document.
     #[default]
     Make,
-    /// They are what the document says, to within 1 MiB, or nothing is done.
+    /// Existing tables must match the document to within 1 MiB; otherwise the plan is refused.
     Adopt,
 }
 
-/// Who is told what came of it.
+/// The receiver of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
@@ -437,9 +436,9 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// The file system that it is in.
+    /// The file system of the file.
     pub on: Id,
-    /// From the root of that file system.
+    /// The path from the root of that file system.
     pub path: String,
     pub content: Content,
     /// In octal: `0644`.
@@ -451,7 +450,7 @@ pub struct File {
     pub gid: u32,
 }
 
-/// Disks that are made empty.
+/// Disks to erase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Erase {
@@ -463,15 +462,15 @@ pub struct Erase {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EraseMethod {
-    /// The strongest that the disk offers.
+    /// The strongest method that the disk offers.
     #[default]
     Strongest,
-    /// The disk forgets the key with which everything was encrypted.
+    /// The disk discards its encryption key.
     Crypto,
-    /// The disk empties its blocks by itself.
+    /// The disk zeroes its blocks by itself.
     Block,
     /// Every byte is written.
     Overwrite,
-    /// Only what says what is on it; the data stays readable.
+    /// Only signatures are wiped; the data stays readable.
     Signatures,
 }

@@ -33,7 +33,7 @@ const UNITS: [(&str, u64); 13] = [
     ("EiB", 1 << 60),
 ];
 
-/// Room in something: so many bytes, a part of what can be used of it, or what the others leave.
+/// A size: a number of bytes, a share of the usable room, or the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub enum Size {
@@ -168,7 +168,8 @@ impl fmt::Display for Size {
         match self {
             Self::Exact(bytes) => bytes.fmt(f),
             Self::Percent(Percent(hundredths)) => {
-                let (whole, part) = (hundredths / 100, hundredths % 100);
+                let whole = hundredths / 100;
+                let part = hundredths % 100;
                 if part == 0 { write!(f, "{whole}%") } else { write!(f, "{whole}.{part:02}%") }
             }
             Self::Rest => f.write_str("rest"),
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_how_to_write_one() {
+    fn invalid_size_is_refused_with_an_example() {
         for (text, why) in [
             ("20", "the unit is missing; write it like `20 GiB`, `80%` or `rest`"),
             ("20 gib", "there is no unit `gib`"),
@@ -250,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_as_the_same(bytes in 1..=MAX_SIZE, share in 1..=WHOLE) {
+        fn printed_size_parses_to_the_same(bytes in 1..=MAX_SIZE, share in 1..=WHOLE) {
             for size in [Size::Exact(Bytes(bytes)), Size::Percent(Percent::new(share).unwrap())] {
                 prop_assert_eq!(size.to_string().parse(), Ok(size));
             }
@@ -262,7 +263,7 @@ mod tests {
         }
 
         #[test]
-        fn a_share_is_never_more_than_the_whole(share in 1..=WHOLE, whole: u64) {
+        fn share_is_at_most_the_whole(share in 1..=WHOLE, whole: u64) {
             prop_assert!(Percent::new(share).unwrap().of(whole) <= whole);
         }
     }

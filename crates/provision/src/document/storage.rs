@@ -1,5 +1,5 @@
-//! What shall be on the disks, as nodes that lie on each other: partitions on disks, arrays and
-//! groups on partitions, file systems on any of them.
+//! Storage nodes of the document: partitions on disks, arrays and volume groups on partitions, file
+//! systems on any of them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,33 +33,33 @@ pub struct Part {
     /// The disk, by its id.
     pub on: Id,
     pub size: Size,
-    /// What it is for; its type follows from that.
+    /// The role, which decides the partition type.
     #[serde(default)]
     pub role: PartRole,
-    /// A type of its own, in place of that of its role.
+    /// A partition type in place of the type of the role.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "uuid"))]
     pub type_guid: Option<Uuid>,
-    /// In the table; its id unless said otherwise.
+    /// The name in the table; by default the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attributes: Vec<Attribute>,
-    /// It is there, and stays as it is.
+    /// The node exists, and stays as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain: Option<PartRetain>,
 }
 
-/// What a partition is for.
+/// The role of a partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartRole {
     #[default]
     Data,
     Root,
-    /// What firmware of the UEFI kind reads.
+    /// The EFI system partition.
     Esp,
-    /// Where GRUB puts its core on a disk that BIOS boots.
+    /// The partition for the core of GRUB on a disk that BIOS boots.
     BiosBoot,
     /// Kernels apart from the ESP and from the root.
     Boot,
@@ -74,7 +74,7 @@ pub enum PartRole {
     ConfigDrive,
 }
 
-/// Bits that a table has for each partition.
+/// Attribute bits of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Attribute {
@@ -87,7 +87,7 @@ pub enum Attribute {
     GrowFs,
 }
 
-/// By what a partition that stays is known: its PARTUUID, or its name together with its type.
+/// The identity of a retained partition: its PARTUUID, or its name together with its type.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PartRetain {
@@ -99,7 +99,7 @@ pub struct PartRetain {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "uuid"))]
     pub type_guid: Option<Uuid>,
-    /// How far its size may be from what the node says; 1 MiB unless said otherwise.
+    /// The tolerance between the existing and the declared size; by default 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<Bytes>,
 }
@@ -111,10 +111,10 @@ pub struct Md {
     pub id: Id,
     pub on: Vec<Id>,
     pub level: MdLevel,
-    /// Of its `on`, so many of the last wait for another to fail.
+    /// The number of spares: the last devices of `on`.
     #[serde(default)]
     pub spares: u32,
-    /// The array's own name; its id unless said otherwise.
+    /// The name of the array; by default the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -137,7 +137,7 @@ pub enum MdLevel {
 pub struct Pv {
     pub id: Id,
     pub on: Id,
-    /// Room for LVM's own notes; 1 MiB with what aligns it, unless said otherwise.
+    /// Room for LVM metadata; by default 1 MiB including alignment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata_size: Option<Bytes>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -150,7 +150,7 @@ pub struct Pv {
 pub struct Vg {
     pub id: Id,
     pub on: Vec<Id>,
-    /// Its id unless said otherwise.
+    /// The name; by default the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -164,14 +164,14 @@ pub struct Lv {
     pub id: Id,
     pub on: Id,
     pub size: Size,
-    /// Its id unless said otherwise.
+    /// The name; by default the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retain: bool,
 }
 
-/// Encryption of what lies on it.
+/// An encrypted device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Luks {
@@ -193,16 +193,16 @@ pub struct Fs {
     pub kind: FsKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Where the installed system has it.
+    /// The mount point in the installed system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<String>,
-    /// Of the mount, as in fstab.
+    /// Mount options, as in fstab.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
-    /// It is left out of fstab.
+    /// Whether the file system is left out of fstab.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_fstab: bool,
-    /// It is there, and stays as it is.
+    /// The node exists, and stays as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain: Option<FsRetain>,
 }
@@ -220,7 +220,7 @@ pub enum FsKind {
 }
 
 impl FsKind {
-    /// As what it is found on a disk.
+    /// The signature of this kind on a disk.
     pub fn signature(self) -> SignatureKind {
         match self {
             Self::Ext2 | Self::Ext3 | Self::Ext4 => SignatureKind::Ext,
@@ -232,8 +232,8 @@ impl FsKind {
     }
 }
 
-/// By what a file system that stays is known: its UUID or its label. Neither: by its kind alone, if
-/// what it lies on is known well enough.
+/// The identity of a retained file system: its UUID or its label. Without both, the kind alone
+/// counts, if the identity of the node below is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FsRetain {
@@ -256,7 +256,7 @@ impl StorageNode {
         }
     }
 
-    /// What it lies on. Of a partition that is a disk, of all others another node.
+    /// The ids of the nodes below. A partition lies on a disk, every other node on storage nodes.
     pub fn on(&self) -> &[Id] {
         match self {
             Self::Part(Part { on, .. })
@@ -353,7 +353,7 @@ impl MdLevel {
         }
     }
 
-    /// Fewest devices that make one, spares not counted.
+    /// Fewest devices of an array, without spares.
     pub fn least(self) -> usize {
         match self {
             Self::Raid0 | Self::Raid1 | Self::Raid10 => 2,
@@ -394,10 +394,12 @@ impl fmt::Display for FsKind {
     }
 }
 
-/// Each behind what it lies on, otherwise as written. `None` if some lie on each other in a circle.
+/// The nodes, each behind the nodes that it lies on, otherwise in the written order. `None` if
+/// nodes lie on each other in a circle.
 pub fn in_order(nodes: &[StorageNode]) -> Option<Vec<&StorageNode>> {
     let known: BTreeSet<&Id> = nodes.iter().map(StorageNode::id).collect();
-    let (mut done, mut ordered) = (BTreeSet::new(), Vec::with_capacity(nodes.len()));
+    let mut done = BTreeSet::new();
+    let mut ordered = Vec::with_capacity(nodes.len());
     let mut waiting: Vec<&StorageNode> = nodes.iter().collect();
     while !waiting.is_empty() {
         let is_ready = |node: &&StorageNode| {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 
 /// A document with these sections, in JSON.
 fn with(sections: &Value) -> String {
@@ -14,12 +14,12 @@ fn with(sections: &Value) -> String {
         .to_string()
 }
 
-fn found(sections: &Value) -> Vec<Diagnostic> {
+fn found(sections: &Value) -> Vec<ProvisionDiagnostic> {
     read("doc", with(sections).as_bytes()).expect_err(&sections.to_string())
 }
 
 /// The only thing wrong with it.
-fn one(sections: &Value) -> Diagnostic {
+fn one(sections: &Value) -> ProvisionDiagnostic {
     let mut found = found(sections);
     assert_eq!(found.len(), 1, "{found:#?}");
     found.remove(0)
@@ -27,7 +27,7 @@ fn one(sections: &Value) -> Diagnostic {
 
 fn is(sections: &Value, code: Code, place: &str) {
     let found = one(sections);
-    assert_eq!((found.code, found.place.as_str()), (code, place), "{found}");
+    assert_eq!((found.code, found.diagnostic.at.as_str()), (code, place), "{found}");
 }
 
 fn part(id: &str, size: &str) -> Value {
@@ -35,7 +35,7 @@ fn part(id: &str, size: &str) -> Value {
 }
 
 #[test]
-fn yaml_and_json_say_the_same() {
+fn yaml_and_json_are_equivalent() {
     let yaml = "\
 api: hoist/v1
 txn: 00000000-0000-0000-0000-000000000001
@@ -73,7 +73,7 @@ sections:
 }
 
 #[test]
-fn an_unknown_field_is_told_with_its_place_and_what_was_meant() {
+fn unknown_field_is_reported_with_place_and_hint() {
     let yaml = "\
 api: hoist/v1
 txn: 00000000-0000-0000-0000-000000000001
@@ -87,11 +87,11 @@ sections:
         "doc.yaml:5:32: unknown field `siz` [unreadable]; did you mean `size`?"
     );
     let found = one(&json!({"storag": []}));
-    assert_eq!(found.hint.as_deref(), Some("did you mean `storage`?"));
+    assert_eq!(found.diagnostic.hint.as_deref(), Some("did you mean `storage`?"));
 }
 
 #[test]
-fn every_fault_is_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let found = found(&json!({
         "disks": {"os": {"match": {}}},
         "storage": [part("a", "1 GiB"), part("a", "1 GiB"), {"pv": {"id": "p", "on": "b"}}],
@@ -104,38 +104,42 @@ fn every_fault_is_told_at_once() {
 }
 
 #[test]
-fn sections_of_others_are_kept_and_their_names_say_whose_they_are() {
+fn third_party_sections_are_kept_with_vendor_names() {
     let raid = json!({"level": 1, "anything": [null, {"a": 2}]});
     let text = with(&json!({"vendor.example/raid@1": raid}));
     let document = read("doc", text.as_bytes()).expect("a document");
     assert_eq!(document.sections.third_party["vendor.example/raid@1"], raid);
     for name in ["vendor/raid@1", "vendor.example/raid", "vendor.example/raid@0", "v.e/Raid@1"] {
         let found = one(&json!({name: {}}));
-        assert!(found.what.contains("vendor.example/raid@1"), "{found}");
+        assert!(found.diagnostic.message.contains("vendor.example/raid@1"), "{found}");
     }
 }
 
 #[test]
-fn a_thing_that_is_there_twice_is_refused_and_not_dropped() {
+fn duplicate_key_is_refused() {
     let text = r#"{"api":"hoist/v1","txn":"00000000-0000-0000-0000-000000000001",
         "sections":{"disks":{"a":{"match":{"wwn":"1"}},"a":{"match":{"wwn":"2"}}}}}"#;
     let found = read("doc", text.as_bytes()).expect_err("twice");
-    assert!(found[0].what.contains("`a` is there twice"), "{}", found[0]);
+    assert!(found[0].diagnostic.message.contains("`a` is there twice"), "{}", found[0]);
     let text = r#"{"api":"hoist/v1","txn":"00000000-0000-0000-0000-000000000001",
         "sections":{"storage":[],"storage":[]}}"#;
     let found = read("doc", text.as_bytes()).expect_err("twice");
-    assert!(found[0].what.contains("section `storage` is there twice"), "{}", found[0]);
+    assert!(
+        found[0].diagnostic.message.contains("section `storage` is there twice"),
+        "{}",
+        found[0]
+    );
 }
 
 #[test]
 fn another_version_is_refused() {
     let text = with(&json!({})).replace("hoist/v1", "hoist/v2");
     let found = read("doc", text.as_bytes()).expect_err("another version");
-    assert_eq!(found[0].hint.as_deref(), Some("write `api: hoist/v1`"));
+    assert_eq!(found[0].diagnostic.hint.as_deref(), Some("write `api: hoist/v1`"));
 }
 
 #[test]
-fn one_member_of_a_parent_takes_the_rest_and_others_may_follow() {
+fn rest_may_be_followed_by_other_members() {
     let fine = json!({"storage": [part("a", "1 GiB"), part("b", "rest"), part("c", "2 GiB")]});
     read("doc", with(&fine).as_bytes()).expect("members after the rest");
     let two = json!({"storage": [part("a", "rest"), part("b", "rest")]});
@@ -156,7 +160,7 @@ fn wiping_is_a_list_of_kinds_or_the_word_any() {
 }
 
 #[test]
-fn a_literal_secret_is_refused_and_not_repeated() {
+fn literal_secret_is_refused_and_not_repeated() {
     let storage = json!({"storage": [part("a", "1 GiB"), {"luks": {"id": "l", "on": "a", "key": "hunter2"}}]});
     let found = one(&storage).to_string();
     assert!(found.contains("secret://NAME") && !found.contains("hunter2"), "{found}");
@@ -169,7 +173,7 @@ fn a_literal_secret_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn nodes_lie_on_what_can_carry_them() {
+fn nodes_lie_on_suitable_nodes() {
     let storage = |node: Value| json!({"storage": [part("a", "1 GiB"), part("b", "1 GiB"), node]});
     for (node, place) in [
         (json!({"part": {"id": "x", "on": "a", "size": "1 GiB"}}), "storage.x"),
@@ -189,7 +193,7 @@ fn nodes_lie_on_what_can_carry_them() {
 }
 
 #[test]
-fn two_things_do_not_lie_on_one_and_nothing_lies_on_itself() {
+fn storage_nodes_neither_share_a_device_nor_form_a_cycle() {
     let shared = json!({"storage": [
         part("a", "1 GiB"),
         {"fs": {"id": "x", "on": "a", "kind": "ext4"}},
@@ -205,7 +209,7 @@ fn two_things_do_not_lie_on_one_and_nothing_lies_on_itself() {
 }
 
 #[test]
-fn labels_of_fat_are_what_others_read_too() {
+fn fat_labels_are_portable() {
     let labelled = |label: &str| {
         json!({"storage": [part("a", "1 GiB"),
             {"fs": {"id": "x", "on": "a", "kind": "vfat", "label": label}}]})
@@ -237,7 +241,7 @@ fn file_systems_have_labels_and_mounts_that_fit() {
 }
 
 #[test]
-fn an_image_on_what_stays_is_refused() {
+fn image_on_retained_target_is_refused() {
     let kept = json!({"part": {"id": "a", "on": "os", "size": "1 GiB",
         "retain": {"partuuid": "00000000-0000-0000-0000-000000000002"}}});
     let fs = json!({"fs": {"id": "x", "on": "a", "kind": "ext4", "retain": {"label": "data"}}});
@@ -253,7 +257,7 @@ fn an_image_on_what_stays_is_refused() {
 }
 
 #[test]
-fn what_stays_lies_on_what_stays_and_carries_nothing_new() {
+fn kept_parts_lie_on_kept_parts_and_carry_nothing_new() {
     let kept = json!({"part": {"id": "a", "on": "os", "size": "1 GiB",
         "retain": {"partuuid": "00000000-0000-0000-0000-000000000002"}}});
     let fs = |retain: bool| {
@@ -274,7 +278,7 @@ fn what_stays_lies_on_what_stays_and_carries_nothing_new() {
 }
 
 #[test]
-fn a_partition_that_stays_is_known_by_something() {
+fn retained_partition_needs_an_identity() {
     for retain in [json!({}), json!({"name": "data"})] {
         let kept = json!({"part": {"id": "a", "on": "os", "size": "1 GiB", "retain": retain}});
         is(&json!({"storage": [kept]}), Code::Missing, "storage.a.retain");
@@ -282,7 +286,7 @@ fn a_partition_that_stays_is_known_by_something() {
 }
 
 #[test]
-fn a_disk_whose_table_stays_is_not_erased_and_not_silently_left() {
+fn erase_of_a_disk_with_adopted_table_is_refused() {
     let with_flow = |flow: Value, tables: &str| {
         json!({
             "storage": [part("a", "1 GiB"), {"fs": {"id": "x", "on": "a", "kind": "ext4"}}],
@@ -300,7 +304,7 @@ fn a_disk_whose_table_stays_is_not_erased_and_not_silently_left() {
 }
 
 #[test]
-fn files_stay_inside_of_what_they_are_in() {
+fn file_paths_stay_inside_their_volume() {
     let file = |path: &str| {
         json!({
             "storage": [part("a", "1 GiB"), {"fs": {"id": "x", "on": "a", "kind": "ext4"}}],
@@ -346,7 +350,7 @@ fn limits_hold_at_their_edge() {
 }
 
 #[test]
-fn the_published_schema_is_the_one_of_the_types() {
+fn published_schema_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/provision/document.schema.json");
     let schema = serde_json::to_string_pretty(&Document::schema()).expect("plain values") + "\n";
     if std::env::var_os("HOIST_UPDATE_DOCS").is_some() {
@@ -357,7 +361,7 @@ fn the_published_schema_is_the_one_of_the_types() {
 }
 
 #[test]
-fn the_examples_of_the_page_are_documents() {
+fn examples_of_the_page_are_valid_documents() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/provision/document.md");
     let page = std::fs::read_to_string(path).expect("the page");
     let examples: Vec<&str> =
@@ -398,7 +402,7 @@ fn machine_of(document: &Document) -> crate::facts::Facts {
 }
 
 #[test]
-fn the_page_has_every_word_that_a_document_can_have() {
+fn document_page_has_every_field() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/provision/document.md");
     let page = std::fs::read_to_string(path).expect("the page");
     let kinds = crate::facts::SignatureKind::ALL.map(crate::facts::SignatureKind::as_str);
@@ -440,7 +444,7 @@ fn has_word(page: &str, word: &str) -> bool {
 }
 
 #[test]
-fn the_schema_names_every_section_and_lets_nothing_else_in() {
+fn schema_names_every_section_and_no_other() {
     let schema = Document::schema();
     let sections = &schema["$defs"]["Sections"];
     let mut names: Vec<_> = sections["properties"]
@@ -459,7 +463,7 @@ fn the_schema_names_every_section_and_lets_nothing_else_in() {
 
 /// Each of these would take minutes, if everything in it were compared with everything else.
 #[test]
-fn a_document_that_is_as_large_as_can_be_is_refused_at_once() {
+fn oversized_document_is_refused_quickly() {
     let many = |count: usize| (0..count).map(|at| format!("p{at}")).collect::<Vec<_>>();
     let arrays = json!([{"md": {"id": "m", "on": many(400_000), "level": "raid1"}}]);
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
@@ -492,7 +496,7 @@ proptest! {
     }
 
     #[test]
-    fn no_document_that_is_nearly_right_makes_the_reader_panic(
+    fn nearly_valid_document_never_panics_the_reader(
         cut in 0..600_usize, at in 0..600_usize, text in "[\\x20-\\x7e]{0,6}"
     ) {
         let mut document = with(&json!({

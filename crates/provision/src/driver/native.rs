@@ -1,7 +1,7 @@
 //! Hoist's own documents.
 
 use super::{Confidence, DataDriver, DriverInfo, Options, tree};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::ProvisionDiagnostic;
 use crate::document::{Document, read};
 
 /// The driver `hoist`.
@@ -24,7 +24,7 @@ impl DataDriver for Native {
     }
 
     /// Such a document says everything itself.
-    fn parse(&self, input: &[u8], _: &Options) -> Result<Document, Vec<Diagnostic>> {
+    fn parse(&self, input: &[u8], _: &Options) -> Result<Document, Vec<ProvisionDiagnostic>> {
         read("input", input)
     }
 }

@@ -1,4 +1,4 @@
-//! GUIDs: those that say what a partition is, and those that are its own.
+//! GUIDs: partition types, and derived identities.
 
 use uuid::{Uuid, uuid};
 
@@ -18,7 +18,7 @@ const SWAP: Uuid = uuid!("0657fd6d-a4ab-43c4-84e5-0933c84b4f4f");
 const LVM: Uuid = uuid!("e6d6d379-f507-44c2-a23c-238f2a3df928");
 const RAID: Uuid = uuid!("a19d880f-05fc-4d3b-a006-743f0f84911e");
 const LUKS: Uuid = uuid!("ca7d7ccb-63ed-4c53-861c-1742536059cc");
-/// Hoist's own: a volume from which a system learns who it is.
+/// hoist's own type of a config drive.
 const CONFIG_DRIVE: Uuid = uuid!("6f2b8c1e-53d7-4a0b-9c64-0d1f7e5a92b3");
 
 /// The type of a partition that is for this, on a machine of this architecture.
@@ -45,7 +45,7 @@ pub fn type_of(role: PartRole, arch: &str) -> Uuid {
     }
 }
 
-/// What a type is called, or itself where nobody calls it anything.
+/// The name of a type; an unknown type is written as its GUID.
 pub(super) fn name_of(kind: Uuid) -> String {
     let name = match kind {
         LINUX_DATA => "data",
@@ -67,13 +67,13 @@ pub(super) fn name_of(kind: Uuid) -> String {
     name.to_owned()
 }
 
-/// A GUID that is the same whenever the same is installed again, and no other's.
+/// A derived GUID: the same for every installation with the same inputs, and unique otherwise.
 pub fn derive(txn: Uuid, node: &str, claim: &Id) -> Uuid {
     // No id has this between its characters, so no two pairs make one text.
     Uuid::new_v5(&txn, format!("{node}\0{claim}").as_bytes())
 }
 
-/// Whether it was made like this, by whomever and for whatever: other programs draw theirs.
+/// Whether a GUID is derived. Other programs use random GUIDs.
 pub(super) fn is_derived(guid: Uuid) -> bool {
     guid.get_version() == Some(uuid::Version::Sha1)
 }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_role_has_a_type_that_is_called_like_it() {
+    fn every_role_has_a_named_type() {
         use PartRole as R;
         for role in [
             R::Data,
@@ -110,7 +110,8 @@ mod tests {
     #[test]
     fn guids_follow_from_transaction_and_node_and_claim() {
         let id = |text: &str| text.parse::<Id>().unwrap();
-        let (one, two) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let one = Uuid::from_u128(1);
+        let two = Uuid::from_u128(2);
         let guid = derive(one, "n1", &id("root"));
         assert_eq!(guid, derive(one, "n1", &id("root")));
         assert!(is_derived(guid) && !is_derived(LINUX_DATA) && !is_derived(Uuid::nil()));

@@ -1,4 +1,4 @@
-//! What must not be done although it could be.
+//! Refusals: layouts that are possible, and that a safety rule forbids.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,16 +12,17 @@ use super::{
 };
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
-use crate::device::table::{DOOMED, IN_PROGRESS};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::size::MIB;
 use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
     Bus, BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
+use crate::partition_table::{IN_PROGRESS, TO_DESTROY};
 
-/// Everything that forbids a layout. What is destroyed and torn down is filled in on the way.
-pub(super) fn refuse(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnostic> {
+/// Returns every reason against a layout. Fills in the signatures that the layout destroys and the
+/// devices that it tears down.
+pub(super) fn refuse(context: &Context<'_>, layout: &mut Layout) -> Vec<ProvisionDiagnostic> {
     let mut found = Vec::new();
     for plan in &mut layout.disks {
         let Some(facts) = context.fact(&plan.id) else { continue };
@@ -41,13 +42,13 @@ pub(super) fn refuse(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnost
     found
 }
 
-/// Ranges of what stays on a disk.
+/// The retained ranges of a disk.
 fn kept_ranges(plan: &DiskPlan) -> Vec<Range<u64>> {
     let Work::Table(table) = &plan.work else { return Vec::new() };
     table.partitions.iter().filter(|part| part.retained).map(PartitionPlan::range).collect()
 }
 
-/// Whether a signature is inside of something that stays.
+/// Whether a signature is inside a retained range.
 fn is_kept(plan: &DiskPlan, facts: &DiskFacts, signature: &Signature) -> bool {
     if matches!(plan.work, Work::None) {
         return true;
@@ -56,7 +57,7 @@ fn is_kept(plan: &DiskPlan, facts: &DiskFacts, signature: &Signature) -> bool {
     kept_ranges(plan).iter().any(|range| range.contains(&at))
 }
 
-/// Where it counts: a signature of a partition belongs to it wherever its magic is.
+/// The position of a signature. A signature of a partition counts for the whole partition.
 fn place_of(table: Option<&TableFacts>, signature: &Signature) -> u64 {
     let partition = |number| table?.partitions.iter().find(|part| part.number == number);
     match signature.place {
@@ -67,8 +68,8 @@ fn place_of(table: Option<&TableFacts>, signature: &Signature) -> u64 {
     }
 }
 
-/// Whether hoist put it there before, for this node. On a disk that it wrote to there may also be
-/// what others put there since, and what had to stay when hoist came to it.
+/// Whether hoist wrote the signature before, for this node. A disk of hoist may also hold foreign
+/// signatures: some are newer than the last run, and some were retained by it.
 fn is_ours(
     context: &Context<'_>,
     plan: &DiskPlan,
@@ -83,14 +84,15 @@ fn is_ours(
     if signature.kind == SignatureKind::Hoist || markers.any(of_image) {
         return true;
     }
-    // What was there before has a number that somebody else gave it.
+    // Partitions from before hoist have PARTUUIDs that hoist did not derive.
     let is_made = |partuuid: Option<Uuid>| partuuid.is_some_and(is_derived);
     match signature.place {
         SignaturePlace::Partition(number) => {
             let mut parts = facts.table.iter().flat_map(|table| &table.partitions);
-            // What the run that has begun with the disk was to wipe was looked at by that one.
+            // The interrupted run already checked the ranges that it had to wipe.
             parts.any(|part| {
-                part.number == number && (is_made(part.partuuid) || part.type_guid == Some(DOOMED))
+                part.number == number
+                    && (is_made(part.partuuid) || part.type_guid == Some(TO_DESTROY))
             })
         }
         SignaturePlace::Disk => {
@@ -102,12 +104,12 @@ fn is_ours(
     }
 }
 
-/// Whether a partition is only there while somebody is at work on the disk.
+/// Whether a partition exists only while a run is in progress on the disk.
 fn is_of_run(type_guid: Uuid) -> bool {
-    [IN_PROGRESS, DOOMED].contains(&type_guid)
+    [IN_PROGRESS, TO_DESTROY].contains(&type_guid)
 }
 
-/// A table that says that somebody is at work says in which transaction.
+/// The transaction of an in-progress table.
 fn is_of_this_run(context: &Context<'_>, signature: &Signature) -> bool {
     let txn = context.document.txn.to_string();
     signature.kind == SignatureKind::Hoist && signature.label == Some(txn)
@@ -123,8 +125,8 @@ fn is_marker(context: &Context<'_>, signature: &Signature) -> bool {
         || (!node.is_empty() && signature.ours.as_ref().is_some_and(|ours| ours.node == node))
 }
 
-/// Whether it belongs to what is there already as it shall be: what has a derived GUID is of this
-/// very transaction.
+/// Whether a signature belongs to a partition that already exists as desired. A derived GUID is of
+/// this transaction.
 fn is_settled(
     context: &Context<'_>,
     plan: &DiskPlan,
@@ -141,16 +143,21 @@ fn is_settled(
     }
     let Work::Table(table) = &plan.work else { return false };
     let at = place_of(facts.table.as_ref(), signature);
-    let (txn, node) = (context.document.txn, context.document.node_id());
+    let txn = context.document.txn;
+    let node = context.document.node_id();
     let ours: Vec<_> =
         table.partitions.iter().map(|part| Some(derive(txn, node, &part.id))).collect();
-    // Where it was: what it grows over is somebody else's.
+    // Only the old range counts: the range that the partition grows over is foreign.
     let mut there = plan.changes.iter().filter(stays).filter_map(|change| change.before.as_ref());
     there.any(|entry| ours.contains(&entry.partuuid) && entry.range().contains(&at))
 }
 
-/// S4: what others put there stays, unless it is named.
-fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
+/// S4: foreign data stays, unless `wipe` names its kind.
+fn foreign(
+    context: &Context<'_>,
+    plan: &mut DiskPlan,
+    facts: &DiskFacts,
+) -> Option<ProvisionDiagnostic> {
     let adopts = context.document.adopts_tables();
     let wipe = &context.document.sections.disks.get(&plan.id)?.wipe;
     let mut strange = Vec::new();
@@ -158,7 +165,7 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
         if is_kept(plan, facts, signature) {
             continue;
         }
-        // Tables that stay as they are hold what they held, and our own notes are written over.
+        // Adopted tables keep their contents, and hoist overwrites its own metadata.
         let is_left = (adopts && signature.place == SignaturePlace::Disk)
             || is_settled(context, plan, facts, signature)
             || is_marker(context, signature);
@@ -174,7 +181,7 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
     (!strange.is_empty()).then(|| unnamed(plan, &strange))
 }
 
-fn unnamed(plan: &DiskPlan, strange: &[&Signature]) -> Diagnostic {
+fn unnamed(plan: &DiskPlan, strange: &[&Signature]) -> ProvisionDiagnostic {
     let mut kinds: Vec<_> = strange.iter().map(|signature| signature.kind.as_str()).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -182,11 +189,12 @@ fn unnamed(plan: &DiskPlan, strange: &[&Signature]) -> Diagnostic {
     let seen = strange.iter().map(ToString::to_string);
     let hint =
         format!("if all of that may be destroyed, say `wipe: [{}]` of the disk", kinds.join(", "));
-    let found = Diagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
+    let found =
+        ProvisionDiagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
     found.evidence(seen).hint(hint)
 }
 
-/// What is made of several disks.
+/// Whether signatures of this kind belong to a device on several disks.
 fn is_stack(kind: SignatureKind) -> bool {
     use SignatureKind as Kind;
     matches!(
@@ -202,9 +210,9 @@ fn is_stack(kind: SignatureKind) -> bool {
     )
 }
 
-/// S6: a stack is taken apart only if all of it may be.
-fn shared(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnostic> {
-    // What goes together with a leg may be a leg of something else.
+/// S6: a stack is torn down only if every leg of it may be destroyed.
+fn shared(context: &Context<'_>, layout: &mut Layout) -> Vec<ProvisionDiagnostic> {
+    // A signature that is destroyed together with a leg may be a leg of another stack.
     loop {
         let (mut found, also) = reached(context, layout);
         for (id, leg) in &also {
@@ -217,14 +225,18 @@ fn shared(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnostic> {
     }
 }
 
-/// Where stacks reach that are destroyed: what forbids it, and legs that go with them.
-fn reached(context: &Context<'_>, layout: &Layout) -> (Vec<Diagnostic>, Vec<(Id, Signature)>) {
+/// Follows the destroyed stacks to their other legs. Returns the reasons against it, and the legs
+/// that are destroyed with them.
+fn reached(
+    context: &Context<'_>,
+    layout: &Layout,
+) -> (Vec<ProvisionDiagnostic>, Vec<(Id, Signature)>) {
     let mut found = Vec::new();
     let mut also: Vec<(Id, Signature)> = Vec::new();
     for plan in &layout.disks {
-        for doomed in plan.destroys.iter().filter(|s| is_stack(s.kind) && s.uuid.is_some()) {
-            for (disk, leg) in legs(context, doomed) {
-                if disk.kernel_name == plan.kernel_name && leg == doomed {
+        for to_destroy in plan.destroys.iter().filter(|s| is_stack(s.kind) && s.uuid.is_some()) {
+            for (disk, leg) in legs(context, to_destroy) {
+                if disk.kernel_name == plan.kernel_name && leg == to_destroy {
                     continue;
                 }
                 let owner = layout.disks.iter().find(|plan| plan.kernel_name == disk.kernel_name);
@@ -233,7 +245,7 @@ fn reached(context: &Context<'_>, layout: &Layout) -> (Vec<Diagnostic>, Vec<(Id,
                     Some(owner) if is_bare_leg(context, owner, leg) => {
                         also.push((owner.id.clone(), leg.clone()));
                     }
-                    _ => found.push(refused_leg(plan, doomed, disk, leg)),
+                    _ => found.push(refused_leg(plan, to_destroy, disk, leg)),
                 }
             }
         }
@@ -241,13 +253,18 @@ fn reached(context: &Context<'_>, layout: &Layout) -> (Vec<Diagnostic>, Vec<(Id,
     (found, also)
 }
 
-/// A disk loses a leg, and with it what is in the same place. All else on it stays.
-fn empty_of(context: &Context<'_>, plan: &mut DiskPlan, leg: &Signature) -> Option<Diagnostic> {
+/// A disk loses a leg and the other signatures in the same place. The rest of the disk stays.
+fn empty_of(
+    context: &Context<'_>,
+    plan: &mut DiskPlan,
+    leg: &Signature,
+) -> Option<ProvisionDiagnostic> {
     let facts = context.fact(&plan.id)?;
     let wipe = &context.document.sections.disks.get(&plan.id)?.wipe;
     let Some(room) = room_of(facts, leg) else {
         let what = format!("disk `{}` has other partitions where its {leg} is", plan.kernel_name);
-        let found = Diagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
+        let found =
+            ProvisionDiagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
         return Some(found.hint("wipe it by hand"));
     };
     let inside = facts.signatures.iter();
@@ -267,7 +284,7 @@ fn empty_of(context: &Context<'_>, plan: &mut DiskPlan, leg: &Signature) -> Opti
     None
 }
 
-/// Its partition, if nothing else is there too, or the disk.
+/// The partition of the leg, if the partition holds nothing else; otherwise the disk.
 fn room_of(facts: &DiskFacts, leg: &Signature) -> Option<Range<u64>> {
     let SignaturePlace::Partition(number) = leg.place else { return Some(0..facts.size) };
     let parts = &facts.table.as_ref()?.partitions;
@@ -280,15 +297,16 @@ fn room_of(facts: &DiskFacts, leg: &Signature) -> Option<Range<u64>> {
 
 fn legs<'a>(
     context: &Context<'a>,
-    doomed: &Signature,
+    to_destroy: &Signature,
 ) -> impl Iterator<Item = (&'a DiskFacts, &'a Signature)> {
-    let (kind, uuid) = (doomed.kind, doomed.uuid.clone());
+    let kind = to_destroy.kind;
+    let uuid = to_destroy.uuid.clone();
     let disks = context.facts.disks.iter();
     let all = disks.flat_map(|disk| disk.signatures.iter().map(move |signature| (disk, signature)));
     all.filter(move |(_, signature)| signature.kind == kind && signature.uuid == uuid)
 }
 
-/// The disk was named for nothing but to be emptied of this.
+/// Whether the document names the disk only to detach this leg.
 fn is_bare_leg(context: &Context<'_>, owner: &DiskPlan, leg: &Signature) -> bool {
     let wipe = context.document.sections.disks.get(&owner.id).map(|disk| &disk.wipe);
     matches!(owner.work, Work::None) && wipe.is_some_and(|wipe| wipe.covers(leg.kind))
@@ -296,23 +314,27 @@ fn is_bare_leg(context: &Context<'_>, owner: &DiskPlan, leg: &Signature) -> bool
 
 fn refused_leg(
     plan: &DiskPlan,
-    doomed: &Signature,
+    to_destroy: &Signature,
     disk: &DiskFacts,
     leg: &Signature,
-) -> Diagnostic {
-    let name = doomed.label.as_deref().or(doomed.uuid.as_deref()).unwrap_or("?");
+) -> ProvisionDiagnostic {
+    let name = to_destroy.label.as_deref().or(to_destroy.uuid.as_deref()).unwrap_or("?");
     let what = format!(
         "{} `{name}` on disk `{}` reaches to disk `{}`, of which it may not be destroyed",
-        doomed.kind, plan.kernel_name, disk.kernel_name
+        to_destroy.kind, plan.kernel_name, disk.kernel_name
     );
-    let found = Diagnostic::new(Code::SharedStack, format!("disks.{}", plan.id), what);
-    let seen = [doomed.to_string(), format!("{}: {leg}", identity(disk))];
-    let hint = format!("name disk `{}`, too, with `wipe: [{}]`", disk.kernel_name, doomed.kind);
+    let found = ProvisionDiagnostic::new(Code::SharedStack, format!("disks.{}", plan.id), what);
+    let seen = [to_destroy.to_string(), format!("{}: {leg}", identity(disk))];
+    let hint = format!("name disk `{}`, too, with `wipe: [{}]`", disk.kernel_name, to_destroy.kind);
     found.evidence(seen).hint(hint)
 }
 
-/// S5: nobody uses it, but for stacks that are destroyed with what they lie on.
-fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
+/// S5: the disk is not in use, except by stacks that are destroyed together with their legs.
+fn busy(
+    context: &Context<'_>,
+    plan: &mut DiskPlan,
+    facts: &DiskFacts,
+) -> Option<ProvisionDiagnostic> {
     if matches!(plan.work, Work::None) && plan.destroys.is_empty() {
         return None;
     }
@@ -330,7 +352,7 @@ fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option
             {
                 plan.tears_down.push(holder.clone());
             }
-            // Of a run of this very transaction that was killed: its partitions are in no table yet.
+            // A killed run of this transaction: its partitions are in no table yet.
             BusyReason::Holder(holder)
                 if is_in_no_table
                     && busy.device != facts.kernel_name
@@ -338,8 +360,8 @@ fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option
             {
                 plan.tears_down.push(holder.clone());
             }
-            // What is there as it shall be is put together already. If anything is done to the disk,
-            // it is stopped for as long as that takes.
+            // A stack that exists as desired may be assembled. It is stopped while its disk is
+            // changed.
             BusyReason::Holder(holder) if is_settled_stack(context, plan, facts, place) => {
                 plan.tears_down.push(holder.clone());
             }
@@ -354,8 +376,8 @@ fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option
         return None;
     }
     let what = format!("disk `{}` is in use", plan.kernel_name);
-    let found = Diagnostic::new(Code::Busy, format!("disks.{}", plan.id), what);
-    Some(found.evidence(using).hint("unmount it, end swapping to it, or take apart what is on it"))
+    let found = ProvisionDiagnostic::new(Code::Busy, format!("disks.{}", plan.id), what);
+    Some(found.evidence(using).hint("unmount it, stop swapping to it, or stop the stacks on it"))
 }
 
 fn is_settled_stack(
@@ -368,8 +390,8 @@ fn is_settled_stack(
     there.any(|signature| is_settled(context, plan, facts, signature))
 }
 
-/// What stays in a partition is what the document says it is.
-fn retained_contents(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
+/// Retained contents of a partition must be as the document describes them.
+fn retained_contents(context: &Context<'_>, layout: &Layout) -> Vec<ProvisionDiagnostic> {
     let mut found = Vec::new();
     for node in context.nodes().iter().filter(|node| node.is_retained()) {
         let wanted = match node {
@@ -405,15 +427,17 @@ fn retained_contents(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> 
                 );
                 let seen = inside.into_iter().map(ToString::to_string);
                 let place = format!("storage.{}.retain", node.id());
-                found.push(Diagnostic::new(Code::NotAsRetained, place, what).evidence(seen));
+                found.push(
+                    ProvisionDiagnostic::new(Code::NotAsRetained, place, what).evidence(seen),
+                );
             }
         }
     }
     found
 }
 
-/// S8: an image fits into what it is written to.
-fn images(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
+/// S8: an image fits into its target.
+fn images(context: &Context<'_>, layout: &Layout) -> Vec<ProvisionDiagnostic> {
     let mut found = Vec::new();
     for (id, image) in context.document.sections.images.iter() {
         let stacked =
@@ -426,15 +450,16 @@ fn images(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
         {
             let what =
                 format!("it has {}, and `{}` only {}", Bytes(size), image.target, Bytes(room));
-            let found_here = Diagnostic::new(Code::ImageTooLarge, format!("images.{id}"), what);
+            let found_here =
+                ProvisionDiagnostic::new(Code::ImageTooLarge, format!("images.{id}"), what);
             found.push(found_here.hint("make its target larger"));
         }
     }
     found
 }
 
-/// What a program would refuse to make when the disk is wiped already.
-fn too_small(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
+/// Refuses file systems that their program would refuse, when the disk is wiped already.
+fn too_small(context: &Context<'_>, layout: &Layout) -> Vec<ProvisionDiagnostic> {
     let made = layout.stack.iter().filter(|plan| !plan.retained && plan.image.is_none());
     let told = made.filter_map(|plan| {
         let kind = context.document.storage(&plan.id)?.as_fs()?.kind;
@@ -444,25 +469,26 @@ fn too_small(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
             _ => return None,
         };
         let what = format!("{kind} needs {}, and has {}", Bytes(least), Bytes(plan.size));
-        let found = Diagnostic::new(Code::NoRoom, format!("storage.{}", plan.id), what);
-        (plan.size < least).then(|| found.hint("make what it lies on larger, or take ext4"))
+        let found = ProvisionDiagnostic::new(Code::NoRoom, format!("storage.{}", plan.id), what);
+        (plan.size < least).then(|| found.hint("enlarge the device below it, or use ext4"))
     });
     told.collect()
 }
 
-/// S9: the machine can start what is installed.
-fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
+/// S9: the machine can boot the installed system.
+fn firmware(context: &Context<'_>) -> Vec<ProvisionDiagnostic> {
     let sections = &context.document.sections;
     let mut found = Vec::new();
     let mut say = |place: String, what: String, hint: &str| {
-        found.push(Diagnostic::new(Code::Firmware, place, what).hint(hint));
+        found.push(ProvisionDiagnostic::new(Code::Firmware, place, what).hint(hint));
     };
     let firmware = context.facts.firmware;
     for (id, image) in sections.images.iter() {
         let Some(disk) = context.fact(&image.target) else { continue };
         let place = format!("images.{id}");
         if let Some(sector) = image.sector_size.filter(|sector| *sector != disk.logical_sector) {
-            let (name, is) = (&disk.kernel_name, disk.logical_sector);
+            let name = &disk.kernel_name;
+            let is = disk.logical_sector;
             let what =
                 format!("it was made for sectors of {sector} bytes, and disk `{name}` has {is}");
             say(place.clone(), what, "take an image for this sector size");
@@ -496,7 +522,7 @@ fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
             let what =
                 format!("{firmware} starts the machine, and no partition has the role `{word}`");
             let hint = "add one, or let the action `boot` claim it";
-            found.push(Diagnostic::new(Code::Firmware, "boot", what).hint(hint));
+            found.push(ProvisionDiagnostic::new(Code::Firmware, "boot", what).hint(hint));
         }
     }
     found
@@ -506,13 +532,13 @@ fn is_part_for(node: &StorageNode, role: PartRole) -> bool {
     matches!(node, StorageNode::Part(part) if part.role == role)
 }
 
-/// S13: what the installed system finds by a name is there once.
-fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
+/// S13: names by which the installed system finds its devices are unique.
+fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<ProvisionDiagnostic> {
     let mut found = Vec::new();
     let mut names: BTreeMap<(&str, String), &Id> = BTreeMap::new();
     for node in context.nodes() {
         let name = match node {
-            // FAT has capitals only.
+            // FAT labels have capitals only.
             StorageNode::Fs(fs) if fs.kind == FsKind::Vfat => {
                 fs.label.as_ref().map(|label| ("label", label.to_ascii_uppercase()))
             }
@@ -524,7 +550,11 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
         let Some(name) = name else { continue };
         if let Some(other) = names.insert(name.clone(), node.id()) {
             let what = format!("{} `{}` is that of `{other}`, too", name.0, name.1);
-            found.push(Diagnostic::new(Code::Duplicate, format!("storage.{}", node.id()), what));
+            found.push(ProvisionDiagnostic::new(
+                Code::Duplicate,
+                format!("storage.{}", node.id()),
+                what,
+            ));
         }
     }
     for disk in &context.facts.disks {
@@ -536,23 +566,27 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
                 _ => "label",
             };
             let label = signature.label.as_deref().map(|label| match signature.kind {
-                // Arrays may carry whose they are.
+                // The name of an array may begin with its host.
                 SignatureKind::Md => label.split_once(':').map_or(label, |(_, name)| name),
                 _ => label,
             });
             let by_name = label.and_then(|label| names.get(&(name, label.to_owned())).copied());
             let is_uuid = |uuid: &str| layout.stack.iter().find(|s| s.uuid.to_string() == uuid);
             let by_uuid = signature.uuid.as_deref().and_then(is_uuid).map(|plan| &plan.id);
-            // What stays by the document is what the document speaks of.
+            // Retained file systems are the ones that the document names.
             let part = plan.and_then(|plan| retained_at(plan, disk, signature));
             let is_it =
                 |id: &Id| part.is_some_and(|part| below(context.document, id).contains(part));
             if let Some(id) = by_name.or(by_uuid).filter(|id| !is_it(id)) {
                 let what = format!("disk `{}` has its name or UUID already", disk.kernel_name);
-                let hint = "give it another name, or name that disk with what of it to wipe";
+                let hint = "give it another name, or name that disk with the kinds to wipe";
                 let place = format!("storage.{id}");
                 let seen = [identity(disk), signature.to_string()];
-                found.push(Diagnostic::new(Code::Duplicate, place, what).evidence(seen).hint(hint));
+                found.push(
+                    ProvisionDiagnostic::new(Code::Duplicate, place, what)
+                        .evidence(seen)
+                        .hint(hint),
+                );
             }
         }
         found.extend(cloned(layout, plan, disk));
@@ -560,7 +594,7 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
     found
 }
 
-/// Whether somebody else's signature is still there afterwards.
+/// Whether a foreign signature remains after the run.
 fn remains(
     context: &Context<'_>,
     plan: Option<&DiskPlan>,
@@ -573,7 +607,7 @@ fn remains(
         && (is_untouched || !is_settled(context, plan, disk, signature))
 }
 
-/// The partition that stays and that a signature is in.
+/// The retained partition that holds a signature.
 fn retained_at<'a>(plan: &'a DiskPlan, facts: &DiskFacts, signature: &Signature) -> Option<&'a Id> {
     let Work::Table(table) = &plan.work else { return None };
     let at = place_of(facts.table.as_ref(), signature);
@@ -581,8 +615,12 @@ fn retained_at<'a>(plan: &'a DiskPlan, facts: &DiskFacts, signature: &Signature)
     kept.find(|part| part.range().contains(&at)).map(|part| &part.id)
 }
 
-/// A partition with the PARTUUID of one that is made here.
-fn cloned(layout: &Layout, plan: Option<&DiskPlan>, disk: &DiskFacts) -> Option<Diagnostic> {
+/// Refuses a foreign partition with the PARTUUID of a planned one.
+fn cloned(
+    layout: &Layout,
+    plan: Option<&DiskPlan>,
+    disk: &DiskFacts,
+) -> Option<ProvisionDiagnostic> {
     if plan.is_some_and(|plan| !matches!(plan.work, Work::None)) {
         return None;
     }
@@ -596,13 +634,13 @@ fn cloned(layout: &Layout, plan: Option<&DiskPlan>, disk: &DiskFacts) -> Option<
         .find_map(|is| Some((is, made.iter().find(|will| is.partuuid == Some(will.partuuid))?)))?;
     let what =
         format!("partition {} of disk `{}` has its PARTUUID already", is.number, disk.kernel_name);
-    let found = Diagnostic::new(Code::Duplicate, format!("storage.{}", will.id), what);
+    let found = ProvisionDiagnostic::new(Code::Duplicate, format!("storage.{}", will.id), what);
     Some(found.evidence([identity(disk)]).hint("take that disk away, or erase it"))
 }
 
-/// S14: the system does not move to another disk unnoticed, by what the document says of the last
-/// one and by what disks say of themselves.
-fn moved_root(context: &Context<'_>) -> Option<Diagnostic> {
+/// S14: the system must not move to another disk unnoticed. The last disk is known from the
+/// document and from the markers of the disks.
+fn moved_root(context: &Context<'_>) -> Option<ProvisionDiagnostic> {
     let sections = &context.document.sections;
     if sections.policy.allow_root_change {
         return None;
@@ -622,14 +660,15 @@ fn moved_root(context: &Context<'_>) -> Option<Diagnostic> {
         return None;
     }
     let what = "the root would be on another disk than the last time";
-    let found = Diagnostic::new(Code::RootMoved, "node.last_root", what);
+    let found = ProvisionDiagnostic::new(Code::RootMoved, "node.last_root", what);
     let hint = "if that is wanted, `hoist provision start --allow-root-change` allows it for one \
                 run, and `policy.allow_root_change` in the document for all";
     let was = had.into_iter().map(|disk| format!("it is on {}", identity(disk)));
     Some(found.evidence(was.chain(bound.into_iter().map(identity))).hint(hint))
 }
 
-/// Whether hoist has put this node's system on it. No machine starts from a loop device.
+/// Whether hoist installed the system of this node on the disk. No machine boots from a loop
+/// device.
 fn has_root(context: &Context<'_>, disk: &DiskFacts) -> bool {
     let node = context.document.node_id();
     let mut ours = disk.signatures.iter().filter_map(|signature| signature.ours.as_ref());

@@ -1,4 +1,4 @@
-//! A layout for people: what was there, what will be, and what is lost on the way.
+//! A layout as text for people: contents before, contents after, and losses.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -68,7 +68,8 @@ impl Display for Change {
 
 impl Display for Entry {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (start, len) = (Bytes(self.start).to_string(), Bytes(self.len).to_string());
+        let start = Bytes(self.start).to_string();
+        let len = Bytes(self.len).to_string();
         let kind = self.type_guid.map_or_else(|| "no type".to_owned(), name_of);
         write!(f, "{:>3}  at {start:>10}  {len:>10}  {}  {kind}", self.number, self.name)?;
         self.partuuid.map_or(Ok(()), |partuuid| write!(f, "  {partuuid}"))

@@ -1,26 +1,27 @@
-//! What lies on partitions: how large it becomes, in the order in which it is made.
+//! Sizes of the nodes above partitions, in the order of their creation.
 
 use super::guid::derive;
 use super::{Context, Layout, Sizes, StackPlan};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::size::{KIB, MIB};
 use crate::document::{Bytes, Id, Lv, MdLevel, Pv, Size, StorageNode};
 
-/// Where the data of an array's device begins. It is told to whoever makes it, so that sizes are
-/// known before.
+/// The data offset of array devices. It is passed to mdadm, so that sizes are known before.
 pub const MD_DATA_OFFSET: u64 = 2 * MIB;
-/// What a LUKS2 header takes.
+/// Bytes of a LUKS2 header.
 pub const LUKS_HEADER: u64 = 16 * MIB;
 /// LVM gives out room in pieces of this.
 pub const EXTENT: u64 = 4 * MIB;
 
-/// Everything above the partitions, each behind what it lies on.
+/// The nodes above the partitions, each behind the nodes that it lies on.
 pub(super) fn stack(
     context: &Context<'_>,
     ordered: &[&StorageNode],
     layout: &Layout,
-) -> Result<Vec<StackPlan>, Vec<Diagnostic>> {
-    let (mut sizes, mut stack, mut found) = (Sizes::new(), Vec::new(), Vec::new());
+) -> Result<Vec<StackPlan>, Vec<ProvisionDiagnostic>> {
+    let mut sizes = Sizes::new();
+    let mut stack = Vec::new();
+    let mut found = Vec::new();
     for &node in ordered {
         let size = match node {
             StorageNode::Part(part) => layout.partition(&part.id).map_or(0, |(_, plan)| plan.len),
@@ -34,9 +35,10 @@ pub(super) fn stack(
             other => size_of(other, &sizes),
         };
         if size == 0 && !matches!(node, StorageNode::Lv(_) | StorageNode::Part(_)) {
-            let what = format!("nothing is left for it of `{}`", names(node.on()));
-            let found_here = Diagnostic::new(Code::NoRoom, format!("storage.{}", node.id()), what);
-            found.push(found_here.hint("make what it lies on larger"));
+            let what = format!("no room is left for it on `{}`", names(node.on()));
+            let found_here =
+                ProvisionDiagnostic::new(Code::NoRoom, format!("storage.{}", node.id()), what);
+            found.push(found_here.hint("enlarge the device below it"));
         }
         sizes.insert(node.id().clone(), size);
         if !matches!(node, StorageNode::Part(_)) {
@@ -101,7 +103,7 @@ fn data_start(pv: &Pv) -> u64 {
 }
 
 /// A volume among its siblings.
-fn volume(context: &Context<'_>, sizes: &Sizes, lv: &Lv) -> Result<u64, Diagnostic> {
+fn volume(context: &Context<'_>, sizes: &Sizes, lv: &Lv) -> Result<u64, ProvisionDiagnostic> {
     let whole = sizes.get(&lv.on).copied().unwrap_or(0);
     let bytes = |size: Size| match size {
         Size::Exact(Bytes(bytes)) => bytes.div_ceil(EXTENT).saturating_mul(EXTENT),
@@ -120,10 +122,10 @@ fn volume(context: &Context<'_>, sizes: &Sizes, lv: &Lv) -> Result<u64, Diagnost
     if all > whole || size == 0 {
         let what = format!("there is no room for {} in `{}`", lv.size, lv.on);
         let seen = [format!("all of it has {}, and {} are asked for", Bytes(whole), Bytes(all))];
-        let found = Diagnostic::new(Code::NoRoom, format!("storage.{}.size", lv.id), what);
+        let found = ProvisionDiagnostic::new(Code::NoRoom, format!("storage.{}.size", lv.id), what);
         return Err(found
             .evidence(seen)
-            .hint("make volumes smaller, or what the group lies on larger"));
+            .hint("make volumes smaller, or enlarge the devices of the group"));
     }
     Ok(size)
 }

@@ -1,4 +1,4 @@
-//! The table of one disk: where its partitions go, and what that changes.
+//! The table of one disk: the positions of its partitions, and the changes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,31 +7,31 @@ use uuid::Uuid;
 
 use super::guid::{derive, type_of};
 use super::{Change, Context, Difference, DiskPlan, Entry, PartitionPlan, TablePlan, Work};
-use crate::device::gap::Gap;
-use crate::device::table::{FIRST_PARTITION, Geometry, IN_PROGRESS, is_of_first, is_of_second};
-use crate::diagnostic::{Code, Diagnostic};
+use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::size::MIB;
 use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode};
 use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
+use crate::metadata_area::MetadataArea;
+use crate::partition_table::{FIRST_PARTITION, Geometry, IN_PROGRESS, is_of_first, is_of_second};
 
-/// Partitions begin at multiples of this, and are as long. The first of these is no partition's: it
-/// holds the table, and behind the table the journal.
+/// Starts and lengths of partitions are multiples of this. No partition begins in the first unit:
+/// it holds the table and the hoist metadata area.
 pub const ALIGN: u64 = FIRST_PARTITION;
 
-/// How far what is there may be from what is said, where nothing else is.
+/// The default tolerance between existing and declared sizes.
 pub const SLACK: u64 = MIB;
 
-/// Where partitions may be: a table has room for more, but not aligned.
+/// The aligned range for partitions.
 fn aligned(geometry: Geometry) -> Range<u64> {
     ALIGN..down(geometry.usable().end)
 }
 
-/// What becomes of one disk, as far as its own table tells.
+/// Plans one disk, as far as its own table is concerned.
 pub(super) fn disk(
     context: &Context<'_>,
     id: &Id,
     facts: &DiskFacts,
-) -> Result<DiskPlan, Vec<Diagnostic>> {
+) -> Result<DiskPlan, Vec<ProvisionDiagnostic>> {
     let parts: Vec<&Part> = context
         .nodes()
         .iter()
@@ -58,7 +58,7 @@ pub(super) fn disk(
     let is_erased =
         context.document.is_queued("erase") && erased.into_iter().any(|disk| disk == id);
     let image = context.image_of(id);
-    // What is erased and gets a table is erased before.
+    // A disk that is erased and gets a table is erased first.
     if image.is_some() || (is_erased && parts.is_empty()) {
         plan.work = image.map_or(Work::Erase, |image| Work::Image(image.clone()));
         plan.changes = differences(before, &[]);
@@ -97,7 +97,7 @@ impl<'a> Table<'a> {
         Geometry { size: self.facts.size, sector: self.facts.logical_sector.into() }
     }
 
-    /// The table's own; a table in which something stays, stays itself.
+    /// The GUID of the table. A table with retained partitions keeps its GUID.
     fn guid(&self) -> Uuid {
         let is_kept = self.parts.iter().any(|part| part.retain.is_some());
         let existing = self.facts.table.as_ref().and_then(|table| table.id.as_ref()?.parse().ok());
@@ -106,8 +106,8 @@ impl<'a> Table<'a> {
         existing.filter(|_| is_kept).unwrap_or_else(derived)
     }
 
-    /// Everything at its place.
-    fn made(&self) -> Result<Vec<PartitionPlan>, Vec<Diagnostic>> {
+    /// The partitions at their positions.
+    fn made(&self) -> Result<Vec<PartitionPlan>, Vec<ProvisionDiagnostic>> {
         let mut found = Vec::new();
         let mut kept: Vec<Option<&PartitionFacts>> = Vec::new();
         for part in &self.parts {
@@ -171,12 +171,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// What it is for, if it is not said, follows from what lies on it.
+    /// The role of a partition. Without a declared role, the node on the partition decides.
     fn role(&self, part: &Part) -> PartRole {
         if part.role != PartRole::Data {
             return part.role;
         }
-        let role = self.context.above(&part.id).map(|node| match node {
+        let role = self.context.nodes_on(&part.id).map(|node| match node {
             StorageNode::Pv(_) => PartRole::Lvm,
             StorageNode::Md(_) => PartRole::Raid,
             StorageNode::Luks(_) => PartRole::Luks,
@@ -187,13 +187,15 @@ impl<'a> Table<'a> {
         role.into_iter().next().unwrap_or_default()
     }
 
-    /// The partition that shall stay, if this is one of these and it is as described.
-    fn retained(&self, part: &Part) -> Result<Option<&'a PartitionFacts>, Diagnostic> {
+    /// The existing partition of a retained node, if it is as described.
+    fn retained(&self, part: &Part) -> Result<Option<&'a PartitionFacts>, ProvisionDiagnostic> {
         let Some(retain) = &part.retain else { return Ok(None) };
         let place = format!("storage.{}.retain", part.id);
         let wrong = |what: String, seen: Vec<String>| {
-            let hint = "correct what the document says of it; it is not touched until then";
-            Err(Diagnostic::new(Code::NotAsRetained, &place, what).evidence(seen).hint(hint))
+            let hint = "correct the node in the document; the disk is not touched until then";
+            Err(ProvisionDiagnostic::new(Code::NotAsRetained, &place, what)
+                .evidence(seen)
+                .hint(hint))
         };
         let name = &self.facts.kernel_name;
         let is_good = |table: &&TableFacts| is_sound(table) || self.is_cut_off(table);
@@ -216,14 +218,17 @@ impl<'a> Table<'a> {
             return wrong(what, seen);
         };
         let Size::Exact(Bytes(wanted)) = part.size else {
-            return wrong("what stays has a size of its own".to_owned(), vec![shown(existing)]);
+            return wrong(
+                "a retained partition needs an exact size".to_owned(),
+                vec![shown(existing)],
+            );
         };
         let slack = retain.tolerance.map_or(SLACK, |Bytes(bytes)| bytes);
         if existing.len.abs_diff(wanted) > slack {
             let what = format!("it has {} and not {}", Bytes(existing.len), Bytes(wanted));
             return wrong(what, vec![shown(existing)]);
         }
-        let is_before_journal = Gap::before(Some(existing.start)).is_err();
+        let is_before_journal = MetadataArea::before(Some(existing.start)).is_err();
         if is_before_journal || existing.range().end > self.geometry().usable().end {
             let what = "it lies where the table and the journal are".to_owned();
             return wrong(what, vec![shown(existing)]);
@@ -231,8 +236,8 @@ impl<'a> Table<'a> {
         Ok(Some(existing))
     }
 
-    /// Whether it is what is left if the power goes while a table is written: the first copy is
-    /// damaged, or is that of this transaction, and the second one is not written yet.
+    /// Whether the faults are those of a power loss while a table was written: the first copy is
+    /// damaged, or is of this transaction, and the second one is not written yet.
     fn is_cut_off(&self, table: &TableFacts) -> bool {
         let txn = self.context.document.txn.to_string();
         let mut parts = table.partitions.iter();
@@ -241,8 +246,8 @@ impl<'a> Table<'a> {
         table.kind == TableKind::Gpt && table.faults.iter().all(is_left)
     }
 
-    /// Two that stay are two, and apart from each other.
-    fn kept_apart(&self, kept: &[Option<&PartitionFacts>]) -> Vec<Diagnostic> {
+    /// Retained partitions must be distinct and must not overlap.
+    fn kept_apart(&self, kept: &[Option<&PartitionFacts>]) -> Vec<ProvisionDiagnostic> {
         let all: Vec<_> =
             self.parts.iter().zip(kept).filter_map(|(p, k)| Some((*p, (*k)?))).collect();
         let mut found = Vec::new();
@@ -253,14 +258,16 @@ impl<'a> Table<'a> {
                     let what = format!("it shares its place with `{}`", other.id);
                     let place = format!("storage.{}.retain", part.id);
                     let seen = [shown(one), shown(two)];
-                    found.push(Diagnostic::new(Code::NotAsRetained, place, what).evidence(seen));
+                    found.push(
+                        ProvisionDiagnostic::new(Code::NotAsRetained, place, what).evidence(seen),
+                    );
                 }
             }
         }
         found
     }
 
-    fn no_room(&self, lack: &Lack) -> Diagnostic {
+    fn no_room(&self, lack: &Lack) -> ProvisionDiagnostic {
         let part = self.parts[lack.at];
         let what = format!(
             "there is no room for {} on disk `{}`; the largest free range has {}",
@@ -274,16 +281,18 @@ impl<'a> Table<'a> {
             Bytes(usable.end.saturating_sub(usable.start)),
             Bytes(self.facts.size)
         );
-        let found = Diagnostic::new(Code::NoRoom, format!("storage.{}.size", part.id), what);
-        found.evidence([seen]).hint("make this or what is before it smaller")
+        let found =
+            ProvisionDiagnostic::new(Code::NoRoom, format!("storage.{}.size", part.id), what);
+        found.evidence([seen]).hint("make this partition or the ones before it smaller")
     }
 
-    /// The table that is there, if it is what the document says to within [`SLACK`].
-    fn adopted(&self) -> Result<(Vec<PartitionPlan>, Uuid), Vec<Diagnostic>> {
+    /// The existing table, if it is as the document describes to within [`SLACK`].
+    fn adopted(&self) -> Result<(Vec<PartitionPlan>, Uuid), Vec<ProvisionDiagnostic>> {
         let wanted = self.made()?;
         let name = &self.facts.kernel_name;
         let wrong = |what: String, seen: Vec<String>| {
-            let found = Diagnostic::new(Code::NotAsRetained, format!("disks.{}", self.id), what);
+            let found =
+                ProvisionDiagnostic::new(Code::NotAsRetained, format!("disks.{}", self.id), what);
             let hint = if self.context.document.is_queued("disks") {
                 "correct the document, or let the action `disks` make it"
             } else {
@@ -298,7 +307,8 @@ impl<'a> Table<'a> {
         let mut existing: Vec<_> = table.partitions.iter().collect();
         existing.sort_by_key(|part| part.start);
         if existing.len() != wanted.len() {
-            let (there, said) = (existing.len(), wanted.len());
+            let there = existing.len();
+            let said = wanted.len();
             let what = format!("disk `{name}` has {there} partitions, and the document {said}");
             return wrong(what, existing.into_iter().map(shown).collect());
         }
@@ -323,7 +333,7 @@ impl<'a> Table<'a> {
         Ok((adopted, guid.unwrap_or_default()))
     }
 
-    /// Whether an action puts something into a partition that is there, beside what is in it.
+    /// Whether an action adds contents to an existing partition.
     fn is_filled(&self, id: &Id) -> bool {
         let document = self.context.document;
         let is_for_boot = |part: &Part| {
@@ -331,9 +341,9 @@ impl<'a> Table<'a> {
                 && document.sections.boot.is_some()
                 && document.is_queued("boot")
         };
-        // Of others the kernel writes what is in them.
+        // Other file systems are written by the kernel.
         let is_for_files = || {
-            let fss = self.context.above(id).filter_map(StorageNode::as_fs);
+            let fss = self.context.nodes_on(id).filter_map(StorageNode::as_fs);
             let mut fats = fss.filter(|fs| fs.kind == FsKind::Vfat);
             document.is_queued("files")
                 && fats.any(|fs| document.sections.files.iter().any(|file| file.on == fs.id))
@@ -342,10 +352,11 @@ impl<'a> Table<'a> {
         part.is_some_and(|part| part.retain.is_none() && (is_for_boot(part) || is_for_files()))
     }
 
-    /// Whether anything on a partition that is there is made anew.
+    /// Whether a node on an existing partition is created again.
     fn is_written(&self, id: &Id) -> bool {
         let makes = self.context.document.is_queued("disks");
-        let (mut waiting, mut seen) = (vec![id], BTreeSet::new());
+        let mut waiting = vec![id];
+        let mut seen = BTreeSet::new();
         while let Some(id) = waiting.pop() {
             if !seen.insert(id) {
                 continue;
@@ -353,7 +364,7 @@ impl<'a> Table<'a> {
             if self.context.image_of(id).is_some() {
                 return true;
             }
-            for node in self.context.above(id) {
+            for node in self.context.nodes_on(id) {
                 match node {
                     StorageNode::Fs(fs) if fs.retain.is_none() && makes => return true,
                     other => waiting.push(other.id()),
@@ -368,7 +379,7 @@ impl<'a> Table<'a> {
             let written =
                 partitions.iter().filter(|part| !part.retained || self.is_filled(&part.id));
             let mut ranges: Vec<_> = written.map(PartitionPlan::range).collect();
-            // What BIOS starts; the table behind it stays.
+            // The boot code for BIOS; the table behind it stays.
             if self
                 .parts
                 .iter()
@@ -377,7 +388,7 @@ impl<'a> Table<'a> {
                 ranges.push(0..self.geometry().sector);
             }
             let first = partitions.iter().map(|part| part.start).min();
-            ranges.extend(Gap::before(first).map(|gap| gap.range()));
+            ranges.extend(MetadataArea::before(first).map(|area| area.range()));
             ranges.sort_by_key(|range| range.start);
             return ranges;
         }
@@ -405,7 +416,7 @@ fn shown(part: &PartitionFacts) -> String {
     )
 }
 
-/// A range without others that are sorted and apart.
+/// The parts of a range outside of `holes`, which must be sorted and disjoint.
 fn without(whole: &Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     let mut start = whole.start;
@@ -421,7 +432,7 @@ fn without(whole: &Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Numbers that nobody has.
+/// Unused partition numbers.
 struct Numbers {
     taken: Vec<u32>,
     last: u32,
@@ -441,7 +452,7 @@ impl Numbers {
     }
 }
 
-/// What there is no room for, and what there is.
+/// Partitions without room, and the available room.
 struct Lack {
     at: usize,
     free: u64,
@@ -455,9 +466,9 @@ fn down(bytes: u64) -> u64 {
     bytes / ALIGN * ALIGN
 }
 
-/// Places for everything that has none yet (`Some` of its size), in its order: what is before the
-/// rest from the front, what is behind it from the back, and the rest where most is free between.
-/// Nothing touches a fence. Of what has a place already, an empty range is returned.
+/// Places partitions that have no position yet (`Some` of their size), in their order: those before
+/// the rest from the front, those behind it from the back, and the rest in the largest free range
+/// between. No partition overlaps a fence. A partition with a position gets an empty range.
 fn place(
     usable: &Range<u64>,
     fences: &[Range<u64>],
@@ -486,7 +497,7 @@ fn place(
         };
         let start = free[slot].start;
         places[at] = start..start + wanted;
-        // What is before it stays free: the order is kept.
+        // The room before it stays free, to keep the order.
         free.drain(..slot);
         free[0].start += wanted;
     }
@@ -503,7 +514,7 @@ fn place(
         free[slot].end -= wanted;
     }
     if rest < sizes.len() {
-        // The first of the largest.
+        // The first of the largest free ranges.
         let most =
             free.iter().max_by_key(|range| (range.end - range.start, u64::MAX - range.start));
         match most.filter(|range| range.start < range.end) {
@@ -524,12 +535,13 @@ impl From<&PartitionFacts> for Entry {
 impl From<&PartitionPlan> for Entry {
     fn from(part: &PartitionPlan) -> Self {
         let PartitionPlan { number, start, len, type_guid, partuuid, ref name, .. } = *part;
-        let (type_guid, partuuid) = (Some(type_guid), Some(partuuid));
+        let type_guid = Some(type_guid);
+        let partuuid = Some(partuuid);
         Self { number, start, len, type_guid, partuuid, name: name.clone() }
     }
 }
 
-/// Two tables compared. A partition is the same if its PARTUUID and its start are.
+/// Compares two tables. Partitions are the same if PARTUUID and start are equal.
 fn differences(before: &[PartitionFacts], after: &[PartitionPlan]) -> Vec<Change> {
     let is_same = |is: &PartitionFacts, will: &PartitionPlan| {
         is.partuuid == Some(will.partuuid) && is.start == will.start

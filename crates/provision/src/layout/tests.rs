@@ -1,4 +1,4 @@
-//! What is laid out, and what is refused.
+//! Layouts and their refusals.
 #![expect(clippy::needless_pass_by_value, reason = "literals read better by value")]
 
 mod laws;
@@ -49,7 +49,7 @@ fn signature(kind: SignatureKind, place: SignaturePlace, offset: u64) -> Signatu
 }
 
 impl TablePlan {
-    /// As it is found when somebody has written it.
+    /// The facts of the table once it is written.
     pub(crate) fn written(&self) -> TableFacts {
         let partition = |part: &PartitionPlan| PartitionFacts {
             number: part.number,
@@ -70,7 +70,7 @@ impl TablePlan {
     }
 }
 
-/// A disk as it is when somebody has written what the plan says.
+/// A disk after its plan is carried out.
 fn after(layout: &Layout, facts: &Facts) -> Facts {
     let mut facts = facts.clone();
     for plan in &layout.disks {
@@ -113,7 +113,7 @@ fn is_at(layout: &Layout, expected: &[(&str, u64, u64)]) {
 }
 
 #[test]
-fn what_follows_the_rest_is_at_the_end_and_the_rest_has_what_is_between() {
+fn rest_partition_fills_the_space_before_trailing_ones() {
     let document = document(json!({"storage": [
         part("boot", "100 MiB"), part("root", "rest"), part("var", "200 MiB"),
     ]}));
@@ -123,7 +123,7 @@ fn what_follows_the_rest_is_at_the_end_and_the_rest_has_what_is_between() {
 }
 
 #[test]
-fn sizes_are_exact_or_a_share_of_what_can_be_used() {
+fn sizes_are_exact_or_shares_of_usable_room() {
     let document = document(json!({"storage": [
         part("a", "50%"), part("b", "1 MB"), part("c", "25%"),
     ]}));
@@ -133,7 +133,7 @@ fn sizes_are_exact_or_a_share_of_what_can_be_used() {
 }
 
 #[test]
-fn sectors_of_four_kilobytes_make_the_same_layout() {
+fn large_sectors_give_the_same_layout() {
     let document = document(json!({"storage": [part("a", "1 GiB"), part("b", "rest")]}));
     let large = DiskFacts { logical_sector: 4096, physical_sector: 4096, ..disk("sda", 8 * GIB) };
     let layout = laid_out(&document, &machine([large]));
@@ -141,7 +141,7 @@ fn sectors_of_four_kilobytes_make_the_same_layout() {
 }
 
 #[test]
-fn types_follow_from_roles_and_from_what_lies_on_a_partition() {
+fn partition_type_follows_from_role_and_node_on_it() {
     let document = document(json!({"storage": [
         {"part": {"id": "esp", "on": "os", "size": "512 MiB", "role": "esp"}},
         part("root", "1 GiB"), part("swap", "1 GiB"), part("pv", "1 GiB"), part("data", "1 GiB"),
@@ -169,7 +169,7 @@ fn types_follow_from_roles_and_from_what_lies_on_a_partition() {
 }
 
 #[test]
-fn stacks_are_made_from_below_and_their_sizes_are_known_before() {
+fn stacks_are_planned_bottom_up_with_sizes() {
     let document = document(json!({
         "disks": {
             "os": {"match": {"serial": "S-sda"}},
@@ -199,9 +199,9 @@ fn stacks_are_made_from_below_and_their_sizes_are_known_before() {
     assert_eq!(size("fs"), size("lv"));
 }
 
-/// What mdadm 4.2 and Linux 6.1 made of devices of 34, 35, 36 and 40 MiB, in KiB.
+/// Array sizes in KiB from mdadm 4.2 and Linux 6.1, with devices of 34, 35, 36 and 40 MiB.
 #[test]
-fn arrays_are_as_large_as_they_are_made() {
+fn array_size_matches_its_program() {
     for (level, count, spares, made) in [
         ("raid0", 2, 0, 66_560),
         ("raid1", 3, 1, 32_768),
@@ -216,14 +216,15 @@ fn arrays_are_as_large_as_they_are_made() {
         let on: Vec<_> = parts.iter().take(count).map(|(id, _)| *id).collect();
         storage.push(json!({"md": {"id": "m", "on": on, "level": level, "spares": spares}}));
         let layout = laid_out(&document(json!({"storage": storage})), &machine([disk("sda", GIB)]));
-        let (planned, is_striped) = (layout.stack[0].size / 1024, level == "raid0");
-        // A stripe also takes what the larger ones have.
+        let planned = layout.stack[0].size / 1024;
+        let is_striped = level == "raid0";
+        // A stripe also uses the additional room of larger devices.
         assert!(planned == made || (is_striped && planned == 65_536), "{level}: {planned}");
     }
 }
 
 #[test]
-fn many_ways_through_a_stack_are_not_walked_one_by_one() {
+fn stack_with_many_paths_is_planned_quickly() {
     // Every layer is a group of twenty volumes on which the next one lies: 20^8 ways.
     let mut storage = vec![part("p", "100%"), json!({"pv": {"id": "pv", "on": "p"}})];
     let mut on = vec!["pv".to_owned()];
@@ -270,7 +271,7 @@ fn a_second_run_changes_nothing() {
 }
 
 #[test]
-fn the_difference_shows_what_is_kept_and_new_and_resized_and_deleted() {
+fn difference_shows_kept_new_resized_and_deleted() {
     let small =
         document(json!({"storage": [part("a", "1 GiB"), part("b", "1 GiB"), part("c", "1 GiB")]}));
     let facts = machine([disk("sda", 8 * GIB)]);
@@ -281,7 +282,7 @@ fn the_difference_shows_what_is_kept_and_new_and_resized_and_deleted() {
     }));
     let layout = laid_out(&other, &there);
     let changes: Vec<_> = layout.disks[0].changes.iter().map(|change| change.what).collect();
-    // What was `c` goes, and `d` comes behind the larger `b`.
+    // `c` is deleted, and `d` is placed behind the larger `b`.
     let expected = [Difference::Kept, Difference::Resized, Difference::Deleted, Difference::New];
     assert_eq!(changes, expected);
     let destroyed: Vec<_> = layout.disks[0].destroys.iter().map(|s| (s.kind, s.place)).collect();
@@ -292,7 +293,7 @@ fn the_difference_shows_what_is_kept_and_new_and_resized_and_deleted() {
     assert_eq!(destroyed, expected);
 }
 
-/// Four partitions of 1 GiB, of somebody, with a file system in each.
+/// Four foreign partitions of 1 GiB, each with a file system.
 fn used() -> DiskFacts {
     let partition = |number: u32| PartitionFacts {
         number,
@@ -333,11 +334,11 @@ fn keeping(number: u128, more: Value) -> Value {
 }
 
 #[test]
-fn one_partition_stays_and_the_others_are_laid_around_it() {
+fn partitions_are_placed_around_a_retained_one() {
     let document = document(keeping(2, json!({})));
     let layout = laid_out(&document, &machine([used()]));
     let end = 8 * 1024;
-    // The rest is where most is free: behind what stays.
+    // The rest is in the largest free range: behind the retained partitions.
     is_at(
         &layout,
         &[
@@ -360,14 +361,14 @@ fn one_partition_stays_and_the_others_are_laid_around_it() {
 }
 
 #[test]
-fn what_stays_is_known_by_its_name_and_type_as_well() {
+fn kept_partition_is_matched_by_name_and_type() {
     let mut sections = keeping(2, json!({}));
     sections["storage"][0]["part"]["retain"] = json!({"name": "p2", "type": Uuid::from_u128(7)});
     laid_out(&document(sections), &machine([used()]));
 }
 
 #[test]
-fn a_person_sees_what_was_there_and_what_will_be_and_what_is_lost() {
+fn shown_layout_has_old_and_new_contents_and_losses() {
     let mut sections = keeping(2, json!({}));
     sections["images"] = json!({"system": {"sources": ["https://h/i"], "target": "before"}});
     let layout = laid_out(&document(sections), &machine([used()]));
@@ -397,7 +398,7 @@ on them
 }
 
 #[test]
-fn a_whole_disk_takes_an_image_and_everything_on_it_goes() {
+fn image_of_a_whole_disk_replaces_all_contents() {
     let document = document(json!({
         "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": "any"}},
         "images": {"system": {"sources": ["https://h/i"], "target": "os"}},
@@ -410,7 +411,7 @@ fn a_whole_disk_takes_an_image_and_everything_on_it_goes() {
 }
 
 #[test]
-fn what_is_erased_is_named_and_its_data_is_of_us_or_named_too() {
+fn erased_disk_must_be_ours_or_named_with_its_data() {
     let with = |wipe: Value| {
         json!({
             "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": wipe}},
@@ -433,7 +434,7 @@ fn what_is_erased_is_named_and_its_data_is_of_us_or_named_too() {
 }
 
 #[test]
-fn tables_that_stay_are_compared_and_only_what_is_made_anew_is_written_to() {
+fn kept_table_is_compared_and_only_new_parts_are_written() {
     let sections = json!({"policy": {"tables": "adopt"}, "storage": [
         part("one", "1 GiB"), part("two", "1 GiB"), part("three", "1 GiB"), part("four", "1 GiB"),
         {"fs": {"id": "kept", "on": "one", "kind": "ext4", "retain": {}}},
@@ -448,14 +449,14 @@ fn tables_that_stay_are_compared_and_only_what_is_made_anew_is_written_to() {
     assert!(plan.changes.iter().all(|change| change.what == Difference::Kept));
     let destroyed: Vec<_> = plan.destroys.iter().map(|signature| signature.place).collect();
     assert_eq!(destroyed, [SignaturePlace::Partition(2)]);
-    let gap = crate::device::gap::Gap::before(None).expect("a gap").range();
-    assert_eq!(plan.writable, [gap, MIB + GIB..MIB + 2 * GIB]);
+    let area = crate::metadata_area::MetadataArea::before(None).expect("it has room").range();
+    assert_eq!(plan.writable, [area, MIB + GIB..MIB + 2 * GIB]);
     let mut other = sections;
     other["storage"][1] = part("two", "2 GiB");
     let found = plan_refused(&document(other), &machine([used()]));
     assert_eq!(found[0].code, Code::NotAsRetained);
 }
 
-fn plan_refused(document: &Document, facts: &Facts) -> Vec<Diagnostic> {
+fn plan_refused(document: &Document, facts: &Facts) -> Vec<ProvisionDiagnostic> {
     plan(document, facts).expect_err("refused")
 }

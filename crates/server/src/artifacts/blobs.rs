@@ -13,16 +13,17 @@ use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use fs_err as fs;
 use hoist_model::Digest;
+use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
-use crate::secret;
+use hoist_chassis::secret;
 
 /// Bytes gathered before they are written at once.
 const BATCH: usize = 1024 * 1024;
@@ -41,11 +42,10 @@ pub(crate) struct Blobs(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    /// What is being written right now, each by one writer. Held for a look only, never while
-    /// something waits for the disk.
+    /// Contents being written, each by one writer. Held for lookups only, never during disk I/O.
     growing: Mutex<HashMap<Digest, Growth>>,
-    /// Held by whoever looks at a file and then acts on what it saw. Only by threads that may wait;
-    /// always taken before `growing`.
+    /// Serialises check-then-act on files. Only for threads that may block; must be taken before
+    /// `growing`.
     deciding: Mutex<()>,
 }
 
@@ -61,13 +61,13 @@ pub(crate) struct Content {
 /// Where content comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// From anybody who may write: nothing of it is shown before it was checked.
+    /// From a client with write access: not readable before it was verified.
     Upload,
     /// From another controller, which had checked it: can be read along.
     Sibling,
 }
 
-/// What a writer shares with those who read along.
+/// State shared by a writer and the readers that follow it.
 #[derive(Debug, Clone)]
 struct Growth {
     origin: Origin,
@@ -79,12 +79,12 @@ struct Growth {
 /// How far a writer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nobody has been found who has the content.
+    /// No source of the content was found yet.
     Seeking,
     Received(u64),
     /// All of it is there and has its digest.
     Checked,
-    /// Whoever was asked does not have it.
+    /// No asked controller has it.
     NotThere,
     /// It did not come to its end.
     Broken,
@@ -92,7 +92,7 @@ pub(crate) enum Progress {
 
 /// A file on the disk.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kept {
+pub(crate) struct BlobFile {
     pub(crate) digest: Digest,
     pub(crate) size: u64,
     pub(crate) modified: SystemTime,
@@ -101,7 +101,7 @@ pub(crate) struct Kept {
 /// Why there is nothing to write.
 #[derive(Debug)]
 pub(crate) enum NoPart {
-    /// Somebody else writes it; with content that can be read along.
+    /// Another writer is active; with the content if it can be read meanwhile.
     Busy(Option<Content>),
     Whole,
     Io(io::Error),
@@ -111,7 +111,7 @@ pub(crate) enum NoPart {
 pub(crate) enum PartError {
     #[error("the content is not what its digest says: it has {found}")]
     WrongDigest { found: Digest },
-    #[error("there is more content than its size says")]
+    #[error("the content is longer than its declared size")]
     TooLong,
     #[error("cannot write")]
     Io(#[from] io::Error),
@@ -144,11 +144,11 @@ impl Blobs {
     }
 
     fn growing(&self) -> MutexGuard<'_, HashMap<Digest, Growth>> {
-        self.0.growing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.growing.lock()
     }
 
     fn deciding(&self) -> MutexGuard<'_, ()> {
-        self.0.deciding.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.deciding.lock()
     }
 
     /// Whole content, if it is here. Blocks.
@@ -212,21 +212,21 @@ impl Blobs {
     }
 
     /// All whole content, in the order of digests. Blocks.
-    pub(crate) fn list(&self) -> io::Result<Vec<Kept>> {
+    pub(crate) fn list(&self) -> io::Result<Vec<BlobFile>> {
         let mut found = Vec::new();
         for shard in entries(&self.0.root.join("blobs"))? {
             found.extend(kept(&shard)?);
         }
-        found.sort_by_key(|kept: &Kept| kept.digest);
+        found.sort_by_key(|kept: &BlobFile| kept.digest);
         Ok(found)
     }
 
-    /// Uploads that were begun and what was set aside, apart from what is being written. Blocks.
+    /// Unfinished uploads and damaged files, except those being written. Blocks.
     pub(crate) fn leftovers(&self) -> io::Result<Vec<Leftover>> {
         let mut found = Vec::new();
         for (dir, unfinished) in [("parts", true), ("damaged", false)] {
             let dir = self.0.root.join(dir);
-            let path = |kept: &Kept| dir.join(kept.digest.to_string());
+            let path = |kept: &BlobFile| dir.join(kept.digest.to_string());
             let files = kept(&dir)?.into_iter();
             found.extend(files.map(|kept| Leftover { path: path(&kept), kept, unfinished }));
         }
@@ -240,17 +240,17 @@ impl Blobs {
     pub(crate) fn remove(
         &self,
         digest: Digest,
-        unwanted: impl FnOnce(&Kept) -> bool,
+        unwanted: impl FnOnce(&BlobFile) -> bool,
     ) -> io::Result<bool> {
         let _decided = self.deciding();
         remove_file(&self.blob(digest), digest, unwanted)
     }
 
-    /// The same for what `leftovers` found, unless somebody goes on with it. Blocks.
+    /// Removes a result of `leftovers`, unless its upload continues. Blocks.
     pub(crate) fn remove_leftover(
         &self,
         leftover: &Leftover,
-        unwanted: impl FnOnce(&Kept) -> bool,
+        unwanted: impl FnOnce(&BlobFile) -> bool,
     ) -> io::Result<bool> {
         let _decided = self.deciding();
         let digest = leftover.kept.digest;
@@ -260,9 +260,10 @@ impl Blobs {
         remove_file(&leftover.path, digest, unwanted)
     }
 
-    /// Takes content out of what is served, and keeps it for people to look at. Blocks.
+    /// Stops serving damaged content, and keeps the file for inspection. Blocks.
     pub(crate) fn set_aside(&self, digest: Digest) -> io::Result<()> {
-        let (from, to) = (self.blob(digest), self.damaged(digest));
+        let from = self.blob(digest);
+        let to = self.damaged(digest);
         let dir = to.parent().expect("it is below the root");
         secret::ensure_dir(dir)?;
         fs::rename(&from, &to)?;
@@ -281,11 +282,11 @@ impl Growth {
     }
 }
 
-/// A file that nobody asks for.
+/// A file that no request uses.
 #[derive(Debug)]
 pub(crate) struct Leftover {
     path: PathBuf,
-    pub(crate) kept: Kept,
+    pub(crate) kept: BlobFile,
     /// It can be gone on with.
     pub(crate) unfinished: bool,
 }
@@ -304,7 +305,7 @@ impl Drop for Claim {
     }
 }
 
-/// Content on its way. Whoever holds it is its only writer.
+/// Content being received. Its holder is the only writer.
 #[derive(Debug)]
 pub(crate) struct Part {
     claim: Arc<Claim>,
@@ -342,7 +343,7 @@ impl Part {
         self.progress.send_replace(progress);
     }
 
-    /// Somebody has the content: what is here can be read.
+    /// A source has the content: readers may start.
     pub(crate) fn begin(&self) {
         self.tell(Progress::Received(self.written));
     }
@@ -356,10 +357,12 @@ impl Part {
         if self.batched >= BATCH { self.flush().await } else { Ok(()) }
     }
 
-    /// Writes what is not yet on the disk. What cannot be written is forgotten: it comes again when
-    /// the upload goes on.
+    /// Writes the buffered bytes. A failed batch is dropped; the sender repeats it when the upload
+    /// resumes.
     pub(crate) async fn flush(&mut self) -> Result<(), PartError> {
-        let (batch, file, at) = (std::mem::take(&mut self.batch), self.file.clone(), self.written);
+        let batch = std::mem::take(&mut self.batch);
+        let file = self.file.clone();
+        let at = self.written;
         let count = std::mem::take(&mut self.batched) as u64;
         if count > 0 {
             let claim = Arc::clone(&self.claim);
@@ -380,17 +383,18 @@ impl Part {
         Ok(())
     }
 
-    /// So that a power cut does not take what was said to be received.
+    /// Guarantees that acknowledged bytes survive a power cut.
     pub(crate) async fn sync(&mut self) -> Result<(), PartError> {
         self.flush().await?;
         let file = Arc::clone(&self.file);
         Ok(blocking(move || file.sync_data()).await?)
     }
 
-    /// Checks it and puts it among what is whole. What is wrong is removed.
+    /// Verifies the content and publishes it; removes it if the digest is wrong.
     pub(crate) async fn finish(mut self) -> Result<(), PartError> {
         self.flush().await?;
-        let (file, claim) = (Arc::clone(&self.file), Arc::clone(&self.claim));
+        let file = Arc::clone(&self.file);
+        let claim = Arc::clone(&self.claim);
         let found = blocking(move || {
             let found = hash(&file, &|| false)?.expect("nothing stops the hashing");
             if found != claim.digest {
@@ -405,7 +409,8 @@ impl Part {
         }
         // Those who read along need not wait for the disk.
         self.tell(Progress::Checked);
-        let (file, claim) = (Arc::clone(&self.file), Arc::clone(&self.claim));
+        let file = Arc::clone(&self.file);
+        let claim = Arc::clone(&self.claim);
         blocking(move || {
             let Claim { blobs, digest } = &*claim;
             publish(&file, &blobs.part(*digest), &blobs.blob(*digest))
@@ -461,7 +466,8 @@ fn publish(file: &File, part: &Path, blob: &Path) -> io::Result<()> {
 
 /// The digest of a file; `None` when told to stop before its end. Blocks.
 pub(crate) fn hash(file: &File, stop: &dyn Fn() -> bool) -> io::Result<Option<Digest>> {
-    let (mut hash, mut at) = (Sha256::new(), 0);
+    let mut hash = Sha256::new();
+    let mut at = 0;
     let mut buffer = vec![0; HASH_CHUNK];
     while !stop() {
         let count = file.read_at(&mut buffer, at)?;
@@ -486,7 +492,7 @@ fn sync_dir(path: &Path) -> io::Result<()> {
 }
 
 /// The files of a directory that are named by a digest.
-fn kept(dir: &Path) -> io::Result<Vec<Kept>> {
+fn kept(dir: &Path) -> io::Result<Vec<BlobFile>> {
     let mut found = Vec::new();
     for path in entries(dir)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -499,10 +505,10 @@ fn kept(dir: &Path) -> io::Result<Vec<Kept>> {
     Ok(found)
 }
 
-/// A file, unless somebody else was faster and it is gone.
-fn look(path: &Path, digest: Digest) -> io::Result<Option<Kept>> {
+/// Looks a file up; `None` if it was removed concurrently.
+fn look(path: &Path, digest: Digest) -> io::Result<Option<BlobFile>> {
     match fs::metadata(path) {
-        Ok(about) => Ok(Some(Kept { digest, size: about.len(), modified: about.modified()? })),
+        Ok(about) => Ok(Some(BlobFile { digest, size: about.len(), modified: about.modified()? })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -511,7 +517,7 @@ fn look(path: &Path, digest: Digest) -> io::Result<Option<Kept>> {
 fn remove_file(
     path: &Path,
     digest: Digest,
-    unwanted: impl FnOnce(&Kept) -> bool,
+    unwanted: impl FnOnce(&BlobFile) -> bool,
 ) -> io::Result<bool> {
     match look(path, digest)? {
         Some(kept) if unwanted(&kept) => fs::remove_file(path).map(|()| true),
@@ -567,7 +573,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_another_digest_leaves_nothing() {
+    async fn content_with_wrong_digest_leaves_nothing() {
         let (_dir, blobs) = empty();
         let digest = digest(b"tea");
         let mut part = blobs.start(digest, 3, Origin::Sibling).unwrap();
@@ -632,7 +638,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_set_aside_is_not_opened_any_more() {
+    async fn quarantined_blob_is_not_opened() {
         let (_dir, blobs) = empty();
         let digest = digest(b"tea");
         let mut part = blobs.start(digest, 3, Origin::Sibling).unwrap();

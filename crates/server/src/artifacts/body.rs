@@ -1,13 +1,13 @@
-//! Files as answers: large chunks into buffers that are used again, without a copy on the way.
+//! File contents as response bodies: large chunks in reused buffers, without a copy.
 //!
-//! What the kernel has in memory is read at once; only what has to come from the disk goes to a
-//! thread that may wait. Memory per client is one chunk, whatever the size of the file.
+//! Cached pages are read at once; reads from the disk go to a thread that may block. Memory per
+//! client is one chunk, whatever the size of the file.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -15,12 +15,13 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::Version;
 use metrics::Counter;
+use parking_lot::Mutex;
 use rustix::fs::Advice;
 use rustix::io::ReadWriteFlags;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::blobs::{Content, Progress, blocking};
-use crate::log_limit::LogLimit;
+use hoist_chassis::log_limit::LogLimit;
 
 /// Read and sent at once.
 const CHUNK: usize = 256 * 1024;
@@ -31,8 +32,8 @@ const KEPT: usize = 128;
 /// The same over HTTP/2, where one connection can open many streams and take nothing on any.
 const H2_CHUNK: usize = 16 * 1024;
 
-/// Chunks that HTTP/2 clients have not taken yet, of all of them together: 64 MiB. Whoever comes
-/// when there are so many waits, and holds nothing meanwhile.
+/// Unread chunks of all HTTP/2 clients together: 64 MiB. Further clients wait without holding
+/// memory.
 const H2_CHUNKS: usize = 4096;
 
 /// How long that is borne.
@@ -53,12 +54,12 @@ impl Default for Buffers {
 
 impl Buffers {
     fn take(&self) -> Box<[u8]> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = self.kept.lock().pop();
         kept.unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice())
     }
 
     fn give_back(&self, buffer: Box<[u8]>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if kept.len() < KEPT {
             kept.push(buffer);
         }
@@ -66,35 +67,35 @@ impl Buffers {
 
     /// The first bytes of a buffer, which comes back when they are sent.
     fn filled(&self, buffer: Box<[u8]>, length: usize) -> Bytes {
-        Bytes::from_owner(Filled { buffer, length, home: self.clone() })
+        Bytes::from_owner(PooledChunk { buffer, length, home: self.clone() })
     }
 }
 
-struct Filled {
+struct PooledChunk {
     buffer: Box<[u8]>,
     length: usize,
     home: Buffers,
 }
 
-impl AsRef<[u8]> for Filled {
+impl AsRef<[u8]> for PooledChunk {
     fn as_ref(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
 }
 
-impl Drop for Filled {
+impl Drop for PooledChunk {
     fn drop(&mut self) {
         self.home.give_back(std::mem::take(&mut self.buffer));
     }
 }
 
 /// A chunk for an HTTP/2 client.
-struct Counted {
+struct PermittedChunk {
     bytes: Vec<u8>,
     _place: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for PermittedChunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -109,8 +110,8 @@ struct Reader {
     served: Counter,
 }
 
-/// A body of these bytes. One that cannot be read to its end breaks off, which the client notices
-/// by the length it was told.
+/// A body with these bytes. A read error ends it early, which the client detects by the content
+/// length.
 pub(super) fn body(
     content: Content,
     range: Range<u64>,
@@ -183,11 +184,11 @@ impl Reader {
             let file = Arc::clone(&self.content.file);
             bytes = blocking(move || file.read_exact_at(&mut bytes, at).map(|()| bytes)).await?;
         }
-        Ok(Bytes::from_owner(Counted { bytes, _place: place }))
+        Ok(Bytes::from_owner(PermittedChunk { bytes, _place: place }))
     }
 }
 
-/// What is in the kernel's memory, without waiting for the disk.
+/// Reads cached pages only, without waiting for the disk.
 fn read_now(file: &File, buffer: &mut [u8], at: u64) -> Option<usize> {
     let mut slices = [IoSliceMut::new(buffer)];
     let count = rustix::io::preadv2(file, &mut slices, at, ReadWriteFlags::NOWAIT).ok()?;
@@ -195,9 +196,8 @@ fn read_now(file: &File, buffer: &mut [u8], at: u64) -> Option<usize> {
     (count > 0).then_some(count)
 }
 
-/// Up to where a file that is being written can be read, once that is beyond `at`. The last byte
-/// that was asked for, at `end`, is held back until the whole was found to have its digest: nobody
-/// gets all of an answer that may be wrong.
+/// The readable length of a growing file, once it exceeds `at`. The last requested byte, at `end`,
+/// is held back until the digest was verified, so that no client gets a complete wrong answer.
 async fn readable_beyond(
     at: u64,
     end: u64,
@@ -241,7 +241,7 @@ mod tests {
         let body = sent(content(&bytes, None), range, &buffers);
         let got = body.collect().await.unwrap().to_bytes();
         assert!(got == bytes[3..bytes.len() - 1]);
-        let kept = buffers.kept.lock().unwrap().len();
+        let kept = buffers.kept.lock().len();
         assert!(kept > 0 && kept <= 4, "{kept}");
     }
 
@@ -261,7 +261,7 @@ mod tests {
         assert!(held.iter().all(|bytes| bytes.len() == H2_CHUNK));
         // Machines speak HTTP/1, and are not in their way.
         stream(Version::HTTP_11).collect().await.unwrap();
-        // Further ones wait, and are told when that is in vain.
+        // Further clients wait, and get an error after the timeout.
         assert!(stream(Version::HTTP_2).collect().await.is_err());
         held.truncate(H2_CHUNKS - 2);
         let whole = stream(Version::HTTP_2).collect().await.unwrap().to_bytes();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_reads_along_hears_when_it_breaks() {
+    async fn follower_of_an_upload_sees_it_break() {
         for last in [Some(Progress::Broken), None] {
             let (sender, receiver) = watch::channel(Progress::Received(1));
             let mut body = sent(content(b"tea", Some(receiver)), 0..3, &Buffers::default());

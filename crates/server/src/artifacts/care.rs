@@ -1,4 +1,4 @@
-//! `/boot/v2/artifacts`: what there is, whether it is still whole, and away with what nobody names.
+//! `/boot/v2/artifacts`: lists and verifies contents, and collects unreferenced ones.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -8,30 +8,32 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
-use hoist_api::artifact::{ArtifactObject, Collected, CollectedBlob, Outcome, Verified};
+use hoist_api::artifact::{
+    ArtifactObject, ArtifactVerification, CollectedBlob, CollectionResult, Outcome,
+};
 use hoist_api::inventory::Listing;
-use hoist_inventory::registry::{Terms, WriteError};
-use hoist_inventory::uses::Uses;
-use hoist_inventory::{Registry, Roster};
 use hoist_model::{ArtifactName, Digest, Kind};
+use hoist_site::registry::Terms;
+use hoist_site::uses::Uses;
+use hoist_site::{Registry, Roster};
 use http::header;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::blobs::{Blobs, Kept, blocking, hash};
+use super::blobs::{BlobFile, Blobs, blocking, hash};
 use super::{Artifacts, NDJSON, disk_failed};
-use crate::auth::AuditContext;
-use crate::authorisation::Scoped;
-use crate::extract::{Flag, Json, Query};
-use crate::failure::Failure;
-use crate::principal::Principal;
-use crate::provision::installed::contents_to_go_back;
-use crate::route::Live;
+use crate::authorisation::ScopedCommit;
+use crate::inventory::write_failure;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Flag, Json, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::Live;
 
 /// Content younger than this stays: its artifact is about to be written.
 const NEW: Duration = Duration::from_hours(1);
 
-/// Uploads that nobody went on with for so long, and what was set aside before that, go.
+/// Unfinished uploads and damaged files older than this are removed.
 const STALE: Duration = Duration::from_hours(24);
 
 pub(super) async fn list(
@@ -65,8 +67,8 @@ pub(super) async fn verify(State(artifacts): State<Artifacts>) -> Result<Respons
     let kept = artifacts.kept().await?;
     let total = kept.iter().map(|kept| kept.size).sum();
     let missing = missing(&artifacts.registry.roster(), &kept).into_iter();
-    let missing =
-        missing.map(move |verified| Ok(line(&Verified { done: total, total, ..verified })));
+    let missing = missing
+        .map(move |verified| Ok(line(&ArtifactVerification { done: total, total, ..verified })));
     let stop = artifacts.chassis.tasks.stopping().child_token();
     let state = (artifacts, kept.into_iter(), 0, stop.clone().drop_guard());
     let lines = stream::try_unfold(state, move |(artifacts, mut kept, done, guard)| {
@@ -78,7 +80,7 @@ pub(super) async fn verify(State(artifacts): State<Artifacts>) -> Result<Respons
             };
             let done = done + blob.size;
             let verified = artifacts.check(blob, stop).await?;
-            let line = line(&Verified { done, total, ..verified });
+            let line = line(&ArtifactVerification { done, total, ..verified });
             Ok::<_, io::Error>(Some((line, (artifacts, kept, done, guard))))
         }
     });
@@ -88,20 +90,22 @@ pub(super) async fn verify(State(artifacts): State<Artifacts>) -> Result<Respons
     Ok(response)
 }
 
-fn line(verified: &Verified) -> Vec<u8> {
+fn line(verified: &ArtifactVerification) -> Vec<u8> {
     let mut line = serde_json::to_vec(verified).expect("a plain record");
     line.push(b'\n');
     line
 }
 
-/// What artifacts name and is not among what is kept, each content once.
-fn missing(roster: &Roster, kept: &[Kept]) -> Vec<Verified> {
+/// Declared contents that this controller lacks, each once.
+fn missing(roster: &Roster, kept: &[BlobFile]) -> Vec<ArtifactVerification> {
     let here: HashSet<Digest> = kept.iter().map(|kept| kept.digest).collect();
-    let mut missing: BTreeMap<Digest, Verified> = BTreeMap::new();
+    let mut missing: BTreeMap<Digest, ArtifactVerification> = BTreeMap::new();
     for artifact in roster.artifacts().filter(|artifact| !here.contains(&artifact.spec.sha256)) {
-        let (sha256, size) = (artifact.spec.sha256, artifact.spec.size);
-        let (names, outcome) = (Vec::new(), Outcome::Missing);
-        let verified = Verified { sha256, names, size, outcome, done: 0, total: 0 };
+        let sha256 = artifact.spec.sha256;
+        let size = artifact.spec.size;
+        let names = Vec::new();
+        let outcome = Outcome::Missing;
+        let verified = ArtifactVerification { sha256, names, size, outcome, done: 0, total: 0 };
         missing.entry(sha256).or_insert(verified).names.push(artifact.name.clone());
     }
     missing.into_values().collect()
@@ -124,8 +128,9 @@ pub(super) async fn collect(
     principal: Principal,
     audit: AuditContext,
     Query(query): Query<CollectQuery>,
-) -> Result<Json<Collected>, Failure> {
-    let (dry_run, unused) = (query.dry_run.0, query.unused.0);
+) -> Result<Json<CollectionResult>, Failure> {
+    let dry_run = query.dry_run.0;
+    let unused = query.unused.0;
     let _one_at_a_time = artifacts.collecting.lock().await;
     if dry_run {
         audit.nothing_written();
@@ -139,24 +144,21 @@ pub(super) async fn collect(
     } else {
         Vec::new()
     };
-    // What was removed for real and is there again has been named again.
+    // An artifact that exists again after its removal was declared again.
     let mut names = artifacts.names(if dry_run { gone.clone() } else { Vec::new() }).await?;
-    let back = if query.previous.0 {
-        HashSet::new()
-    } else {
-        contents_to_go_back(artifacts.chassis.store.as_ref()).await?
-    };
+    let back =
+        if query.previous.0 { HashSet::new() } else { artifacts.retained.retained().await? };
     let named = move |digest| names.has(digest) || back.contains(&digest);
     let unfinished = query.unfinished.0;
     let collection = Collection { blobs: artifacts.blobs.clone(), named, now, unfinished, dry_run };
     let collected = blocking(move || collection.run(kept));
     let collected = collected.await.map_err(|error| disk_failed(&error))?;
     artifacts.show_kept().await;
-    Ok(Json(Collected { artifacts: gone, ..collected }))
+    Ok(Json(CollectionResult { artifacts: gone, ..collected }))
 }
 
-/// Away with what nobody names. It is looked at again when its turn comes: an upload may just have
-/// been told that it is here, and a document may name it since.
+/// Removes unreferenced contents. Each one is checked again just before its removal: an upload may
+/// have been acknowledged and a document may refer to it since.
 struct Collection<N> {
     blobs: Blobs,
     named: N,
@@ -168,9 +170,10 @@ struct Collection<N> {
 
 impl<N: FnMut(Digest) -> bool> Collection<N> {
     /// Blocks.
-    fn run(mut self, kept: Vec<Kept>) -> io::Result<Collected> {
-        let mut collected = Collected { dry_run: self.dry_run, ..Collected::default() };
-        for Kept { digest: sha256, size, .. } in kept {
+    fn run(mut self, kept: Vec<BlobFile>) -> io::Result<CollectionResult> {
+        let mut collected =
+            CollectionResult { dry_run: self.dry_run, ..CollectionResult::default() };
+        for BlobFile { digest: sha256, size, .. } in kept {
             if self.is_collected(sha256)? {
                 collected.blobs.push(CollectedBlob { sha256, size });
                 collected.bytes += size;
@@ -178,7 +181,7 @@ impl<N: FnMut(Digest) -> bool> Collection<N> {
         }
         for leftover in self.blobs.leftovers()? {
             let any_age = self.unfinished && leftover.unfinished;
-            let stale = |kept: &Kept| any_age || age(kept, self.now) >= STALE;
+            let stale = |kept: &BlobFile| any_age || age(kept, self.now) >= STALE;
             let gone = if self.dry_run {
                 stale(&leftover.kept)
             } else {
@@ -239,18 +242,22 @@ impl Names {
 }
 
 /// One from the future, by a clock that was wrong, is new.
-fn age(kept: &Kept, now: SystemTime) -> Duration {
+fn age(kept: &BlobFile, now: SystemTime) -> Duration {
     now.duration_since(kept.modified).unwrap_or_default()
 }
 
 impl Artifacts {
-    async fn kept(&self) -> Result<Vec<Kept>, Failure> {
+    async fn kept(&self) -> Result<Vec<BlobFile>, Failure> {
         let blobs = self.blobs.clone();
         blocking(move || blobs.list()).await.map_err(|error| disk_failed(&error))
     }
 
-    async fn check(&self, blob: Kept, stop: CancellationToken) -> io::Result<Verified> {
-        let Kept { digest, size, .. } = blob;
+    async fn check(
+        &self,
+        blob: BlobFile,
+        stop: CancellationToken,
+    ) -> io::Result<ArtifactVerification> {
+        let BlobFile { digest, size, .. } = blob;
         let blobs = self.blobs.clone();
         let stopped = stop.clone();
         let found = blocking(move || match blobs.open(digest)? {
@@ -277,7 +284,7 @@ impl Artifacts {
         let roster = self.registry.roster();
         let artifacts = roster.artifacts().filter(|artifact| artifact.spec.sha256 == digest);
         let names = artifacts.map(|artifact| artifact.name.clone()).collect();
-        Ok(Verified { sha256: digest, names, size, outcome, done: 0, total: 0 })
+        Ok(ArtifactVerification { sha256: digest, names, size, outcome, done: 0, total: 0 })
     }
 
     /// Removes artifacts that nothing names, in one transaction with the look whether that is so.
@@ -290,8 +297,7 @@ impl Artifacts {
         audit: &AuditContext,
     ) -> Result<Vec<ArtifactName>, Failure> {
         let mut gone = Vec::new();
-        let committer = self.chassis.audit.committer(audit.draft());
-        let commit = Scoped { principal: principal.clone(), committer };
+        let commit = ScopedCommit::new(&self.chassis.audit, principal.clone(), audit);
         let terms = Terms { dry_run, ..Terms::default() };
         let written = self.registry.write(terms, &commit, |draft| {
             gone = unused(draft.roster(), here);
@@ -300,21 +306,18 @@ impl Artifacts {
             }
             Ok(())
         });
-        written.await?;
+        written.await.map_err(write_failure)?;
         Ok(gone)
     }
 
-    /// What is named, as the store has it: a controller that is cut off from it does not know what
-    /// others have named.
+    /// References as the store has them: a controller without the store must not decide, since
+    /// others may have added references.
     async fn names(&self, gone: Vec<ArtifactName>) -> Result<Names, Failure> {
-        self.registry.latest().await.map_err(|error| match error {
-            WriteError::Store(error) => error.into(),
-            error => Failure::from(error),
-        })?;
+        self.registry.latest().await.map_err(write_failure)?;
         Ok(Names::of(self.registry.clone(), gone))
     }
 
-    /// Tells the metrics what is kept.
+    /// Updates the metrics of stored contents.
     pub(super) async fn show_kept(&self) {
         let blobs = self.blobs.clone();
         match blocking(move || blobs.list()).await {
@@ -342,7 +345,7 @@ mod tests {
 
     use super::*;
     use crate::artifacts::blobs::Origin;
-    use crate::secret;
+    use hoist_chassis::secret;
 
     async fn bring(blobs: &Blobs, content: &'static [u8]) -> Digest {
         let digest = Digest::from_bytes(secret::sha256(content));
@@ -366,7 +369,9 @@ mod tests {
         let kept = blobs.list().unwrap();
         meanwhile(&blobs, all.clone().try_into().unwrap());
         let (named, now) = (|_| false, SystemTime::now());
-        let (blobs, unfinished, dry_run) = (blobs.clone(), false, false);
+        let blobs = blobs.clone();
+        let unfinished = false;
+        let dry_run = false;
         let collection = Collection { blobs, named, now, unfinished, dry_run };
         let collected = collection.run(kept).unwrap();
         let gone = |digest: &Digest| collected.blobs.iter().any(|blob| blob.sha256 == *digest);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hoist_api::Code;
 use hoist_api::artifact::SIBLING_HEADER;
+use hoist_diagnostic::chain;
 use hoist_model::Digest;
 use http::{StatusCode, header};
 use reqwest::Response;
@@ -21,10 +22,9 @@ use super::blobs::{Content, NoPart, Origin, Part, PartError, Progress, blocking}
 use super::serve::not_here;
 use super::upload::failed;
 use super::{Artifacts, disk_failed};
-use crate::chain;
-use crate::failure::Failure;
-use crate::log_limit::LogLimit;
-use crate::server::Chassis;
+use hoist_chassis::Chassis;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::log_limit::LogLimit;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -34,7 +34,7 @@ const STALL: Duration = Duration::from_secs(10);
 /// So is one that sends less than this in that time, where there may be a quicker one.
 const LEAST: u64 = 1024 * 1024;
 
-/// Anybody may ask for content that others do not have, again and again.
+/// Callers can request missing content without end.
 static NOT_FROM_ONE: LogLimit = LogLimit::per_second();
 static NOT_FROM_ANY: LogLimit = LogLimit::per_second();
 
@@ -50,21 +50,21 @@ pub(super) struct Siblings {
 
 #[derive(Debug, thiserror::Error)]
 enum PullError {
-    #[error("it does not have it")]
+    #[error("the controller does not have the content")]
     NotThere,
-    #[error("it answers with {0}")]
+    #[error("the controller answered {0}")]
     Status(StatusCode),
-    #[error("it answers with other bytes than those asked for")]
+    #[error("the controller returned another range than requested")]
     OtherBytes,
-    #[error("it stopped before the end")]
+    #[error("the transfer ended before the content was complete")]
     Short,
-    #[error("it sends almost nothing")]
+    #[error("the transfer is too slow")]
     Slow,
-    #[error("it sends more than there is")]
+    #[error("the controller sent more than the declared size")]
     TooLong,
-    #[error("it cannot be reached, or stopped answering")]
+    #[error("the controller is unreachable or stopped answering")]
     Http(#[from] reqwest::Error),
-    #[error("what came cannot be kept")]
+    #[error("cannot store the received content")]
     Part(#[from] PartError),
 }
 
@@ -74,7 +74,7 @@ impl Siblings {
         if let Ok(root) = CertificateDer::from_pem_slice(chassis.ca.root_pem().as_bytes()) {
             roots.add_parsable_certificates([root]);
         }
-        let tls = rustls::ClientConfig::builder_with_provider(crate::ca::provider())
+        let tls = rustls::ClientConfig::builder_with_provider(hoist_chassis::ca::provider())
             .with_safe_default_protocol_versions()
             .expect("the provider has them")
             .with_root_certificates(roots)
@@ -92,7 +92,7 @@ impl Siblings {
         Self { urls, client, turn: Arc::default() }
     }
 
-    /// Everything that is missing, from whoever has it. Goes around as long as that helps.
+    /// Fetches all missing bytes from the other controllers, and repeats while that makes progress.
     async fn fill(&self, part: &mut Part, digest: Digest) -> Result<(), PullError> {
         let mut worst = PullError::NotThere;
         let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.urls.len().max(1);
@@ -133,16 +133,17 @@ impl Siblings {
         check(&response, from, part.size())?;
         part.begin();
         let taken = take(&mut response, part).await;
-        // Whoever comes next goes on from here.
+        // The next source continues from here.
         part.flush().await?;
         taken?;
         if part.is_complete() { Ok(()) } else { Err(PullError::Short) }
     }
 }
 
-/// Takes what comes to its end, as long as it comes fast enough.
+/// Receives to the end, as long as the transfer is fast enough.
 async fn take(response: &mut Response, part: &mut Part) -> Result<(), PullError> {
-    let (mut since, mut before) = (Instant::now(), part.received());
+    let mut since = Instant::now();
+    let mut before = part.received();
     while let Some(bytes) = response.chunk().await? {
         match part.append(bytes).await {
             Err(PartError::TooLong) => return Err(PullError::TooLong),
@@ -234,7 +235,7 @@ impl Artifacts {
     async fn pull(self, mut part: Part, digest: Digest) {
         let filled = tokio::select! {
             () = self.chassis.tasks.stopping().cancelled() => {
-                // The next start goes on from what is there.
+                // The next start resumes from the received bytes.
                 return part.tell(Progress::Broken);
             }
             filled = self.siblings.fill(&mut part, digest) => filled,
@@ -270,7 +271,7 @@ impl Artifacts {
     }
 }
 
-/// Once it is known that somebody has it.
+/// Waits until a source is known to have the content.
 async fn begun(mut content: Content, digest: Digest) -> Result<Content, Failure> {
     let Some(growth) = &mut content.growth else { return Ok(content) };
     let progress = growth.wait_for(|progress| *progress != Progress::Seeking).await;

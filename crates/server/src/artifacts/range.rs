@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use http::{HeaderMap, HeaderName, Method, header};
 
-/// What to send.
+/// The part of the content to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
     /// The client has it.
@@ -43,7 +43,7 @@ fn has_tag(tags: &str, tag: &str) -> bool {
     tags.split(',').map(str::trim).any(|t| t == "*" || t.strip_prefix("W/").unwrap_or(t) == tag)
 }
 
-/// One range of bytes. What is none, or several, is answered with the whole.
+/// Parses one byte range. Anything else, several ranges included, gets the whole content.
 fn parse(range: &str, size: u64) -> Reply {
     let Some((unit, spec)) = range.split_once('=') else { return Reply::Whole };
     let Some((first, last)) = spec.trim().split_once('-') else { return Reply::Whole };
@@ -164,8 +164,9 @@ mod tests {
         }
 
         #[test]
-        fn what_is_asked_for_rightly_is_given(size in 1..u64::MAX, a: u64, b: u64) {
-            let (first, last) = (a.min(b) % size, a.max(b));
+        fn satisfiable_ranges_are_served(size in 1..u64::MAX, a: u64, b: u64) {
+            let first = a.min(b) % size;
+            let last = a.max(b);
             let reply = asked(&[(header::RANGE, &format!("bytes={first}-{last}"))], size);
             if first <= last {
                 prop_assert_eq!(reply, Reply::Part(first..last.saturating_add(1).min(size)));

@@ -12,9 +12,9 @@ use http::{HeaderValue, Method, StatusCode, Version, header};
 use super::blobs::{Content, blocking};
 use super::range::{Reply, decide};
 use super::{Artifacts, body, disk_failed};
-use crate::extract::Path;
-use crate::failure::Failure;
-use crate::route::Live;
+use hoist_chassis::extract::Path;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::route::Live;
 
 /// The content of a digest never changes; that of a name does.
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");

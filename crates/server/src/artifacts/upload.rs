@@ -14,9 +14,9 @@ use serde::Deserialize;
 use super::blobs::{NoPart, Origin, Part, PartError, blocking};
 use super::serve::parse;
 use super::{Artifacts, disk_failed};
-use crate::auth::{AuditContext, drain_body};
-use crate::extract::{Json, Path, Query, body_failure};
-use crate::failure::Failure;
+use hoist_chassis::auth::{AuditContext, drain_body};
+use hoist_chassis::extract::{Json, Path, Query, body_failure};
+use hoist_chassis::failure::Failure;
 
 /// Largest blob.
 pub const MAX_BLOB_BYTES: u64 = MAX_ARTIFACT_BYTES;
@@ -63,7 +63,7 @@ pub(super) async fn upload(
         artifacts.show_kept().await;
         tracing::info!(%digest, size, "artifact content received");
     } else {
-        // What has come so far is what the next try goes on from.
+        // The next attempt resumes from the received bytes.
         let synced = part.sync().await.map_err(|error| failed(&error));
         drop(part);
         if taken.is_err() {
@@ -99,7 +99,8 @@ impl Artifacts {
             return Err(Failure::new(Code::BodyTooLarge, detail)
                 .with_remedy("serve larger files elsewhere, and name them by URL"));
         }
-        let (blobs, now) = (self.blobs.clone(), self.chassis.clock.now().into());
+        let blobs = self.blobs.clone();
+        let now = self.chassis.clock.now().into();
         let started = blocking(move || match blobs.start(digest, size, Origin::Upload) {
             Err(NoPart::Whole) => blobs.renew(digest, now).map(|()| Err(NoPart::Whole)),
             Err(NoPart::Io(error)) => Err(error),
@@ -108,8 +109,8 @@ impl Artifacts {
         let part = match started.await.map_err(|error| failed(&error.into()))? {
             Ok(part) => part,
             Err(NoPart::Busy(_)) => {
-                return Err(Failure::new(Code::Busy, "somebody else is bringing this content")
-                    .with_remedy("wait for them, or try again"));
+                return Err(Failure::new(Code::Busy, "another client is uploading this content")
+                    .with_remedy("wait until that upload ends, or try again"));
             }
             Err(NoPart::Whole | NoPart::Io(_)) => return Ok(Begun::Whole),
         };
@@ -134,7 +135,7 @@ impl Artifacts {
         self.chassis.tasks.spawn("rest of an upload", drain_body(Body::from_stream(body)));
     }
 
-    /// Writes what comes until it ends, stalls, or the server stops.
+    /// Writes the body until it ends, stalls, or the server stops.
     async fn take(&self, part: &mut Part, body: &mut BodyDataStream) -> Result<(), Failure> {
         loop {
             let next = tokio::select! {

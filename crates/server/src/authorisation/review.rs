@@ -4,31 +4,40 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 use hoist_api::admin::Verb;
-use hoist_inventory::plan::{Draft, Plan, Reason, Refusal};
-use hoist_inventory::registry::{About, Commit, WriteError};
-use hoist_inventory::{Resource, ResourceKey, ResourceKind, Roster};
 use hoist_model::{BssKey, Kind, Node, NodeId};
+use hoist_site::plan::{Draft, Plan, Reason, Refusal};
+use hoist_site::registry::{About, Commit, WriteError};
+use hoist_site::{Resource, ResourceKey, ResourceKind, Roster};
 use hoist_store::{Revision, StoreError, Txn};
 
 use super::secrets::named_in;
 use super::{Access, Extent, Right};
-use crate::audit::Committer;
-use crate::principal::Principal;
+use crate::audited_commit::AuditedCommit;
+use hoist_chassis::audit::AuditLog;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::principal::Principal;
 
-/// Commits with an audit entry, and only what the principal may change.
-pub(crate) struct Scoped {
-    pub(crate) principal: Principal,
-    pub(crate) committer: Committer,
+/// Commits with an audit entry, and only changes that the principal may make.
+pub(crate) struct ScopedCommit {
+    principal: Principal,
+    committer: AuditedCommit,
+}
+
+impl ScopedCommit {
+    /// The gate adds no audit entry of its own to a request that calls this.
+    pub(crate) fn new(log: &AuditLog, principal: Principal, audit: &AuditContext) -> Self {
+        Self { principal, committer: AuditedCommit::new(log, audit.draft()) }
+    }
 }
 
 #[async_trait]
-impl Commit for Scoped {
+impl Commit for ScopedCommit {
     async fn commit(&self, txn: Txn, about: &About) -> Result<Revision, StoreError> {
         self.committer.commit(txn, about).await
     }
 
-    /// Everything that is drafted must be within reach before it is compared with the site. What a
-    /// draft leaves as it is needs only the right to read it.
+    /// Everything drafted must be within reach before it is compared with the site. Unchanged
+    /// resources need only the right to read them.
     fn admit(&self, draft: &Draft<'_>) -> Result<(), WriteError> {
         let before = draft.roster();
         let write = Access::new(&self.principal, Verb::Write, before);
@@ -77,41 +86,42 @@ impl Commit for Scoped {
         Ok(())
     }
 
-    /// A refusal about what the writer cannot see is no different from one for want of a right.
-    fn told(&self, before: &Roster, refusals: Vec<Refusal>) -> WriteError {
+    /// A refusal about resources that the writer cannot see becomes a refusal for lack of rights.
+    fn disclose(&self, before: &Roster, refusals: Vec<Refusal>) -> WriteError {
         match refusals.iter().find(|refusal| !self.may_hear(before, refusal)) {
             Some(hidden) => {
-                let kind = kind_of(hidden).map_or(ResourceKind::Node, Into::into);
-                WriteError::Forbidden { subject: hidden.subject.clone(), needs: needs(kind) }
+                let subject = hidden.subject.as_ref();
+                let kind = subject.map_or(ResourceKind::Node, |subject| subject.kind.into());
+                WriteError::Forbidden { subject: hidden.subject_text(), needs: needs(kind) }
             }
             None => WriteError::Refused(refusals),
         }
     }
 }
 
-impl Scoped {
+impl ScopedCommit {
     /// Refusals name what stands in the way: other nodes, other documents.
     fn may_hear(&self, before: &Roster, refusal: &Refusal) -> bool {
         let read = Access::new(&self.principal, Verb::Read, before);
         let all_nodes = read.is_whole(Right::of(ResourceKind::Node, Verb::Read).context);
-        let name = refusal.subject.split_once(' ').map_or("", |(_, name)| name);
         let absent = refusal.reason == Reason::Missing && refusal.fault.at.is_empty();
         let is_shown = |name: &str| match before.by_name(name) {
             Some(node) => read.covers(&Resource::Node(node.clone())),
             None => !absent,
         };
-        match kind_of(refusal) {
-            Some(Kind::Node) => {
-                all_nodes || is_shown(name) && refusal.other.as_deref().is_none_or(is_shown)
+        let Some(subject) = &refusal.subject else { return all_nodes };
+        match subject.kind {
+            Kind::Node => {
+                let holder = refusal.holder.as_deref();
+                all_nodes || is_shown(&subject.name) && holder.is_none_or(is_shown)
             }
-            Some(kind) => {
+            kind => {
                 let context = Right::of(kind.into(), Verb::Read).context;
                 let write = Access::new(&self.principal, Verb::Write, before);
                 let whole = read.is_whole(context) || write.is_whole(context);
-                // Somebody else's document may stand in the way of a node.
+                // A document outside the writer's reach may conflict with a node.
                 whole || all_nodes && !absent
             }
-            None => all_nodes,
         }
     }
 }
@@ -123,7 +133,8 @@ impl Access<'_> {
         if self.is_whole(right.context) {
             return Ok(());
         }
-        let (key, named) = (put.key(), named_in(put));
+        let key = put.key();
+        let named = named_in(put);
         let known = self.roster.resource(&key).map(|known| named_in(&known)).unwrap_or_default();
         match named.difference(&known).next() {
             None => Ok(()),
@@ -135,8 +146,8 @@ impl Access<'_> {
         }
     }
 
-    /// Whether the principal may put or remove what is under this key. Neither a node out of reach,
-    /// nor one that would be moved out of it.
+    /// Whether the principal may put or remove this key. It may neither touch a node out of reach
+    /// nor move one out of it.
     pub(super) fn may_change(&self, key: &ResourceKey, after: Option<&Node>) -> bool {
         let right = Right::of(key.kind(), self.verb);
         if self.is_whole(right.context) {
@@ -174,7 +185,7 @@ fn node_of(key: &ResourceKey) -> Option<NodeId> {
 fn goes_with_node(before: &Roster, key: &ResourceKey, removes: impl Fn(NodeId) -> bool) -> bool {
     match key {
         ResourceKey::Tombstone(_, id) | ResourceKey::Bss(BssKey::Id(id)) => removes(*id),
-        // Also what is remembered of a node that was removed earlier.
+        // Includes records of nodes that were removed earlier.
         ResourceKey::BootState(id) => removes(*id) || before.by_id(*id).is_none(),
         ResourceKey::Node(_)
         | ResourceKey::Group(_)
@@ -194,7 +205,7 @@ fn forbidden(before: &Roster, key: &ResourceKey, after: Option<&Node>) -> WriteE
     WriteError::Forbidden { subject: subject(before, key, after), needs: needs(key.kind()) }
 }
 
-/// What a writer lacks; for a kind that belongs to nodes, the node.
+/// The right that a writer lacks; for kinds that belong to nodes, the node.
 fn needs(kind: ResourceKind) -> Option<String> {
     let right = Right::of(kind, Verb::Write);
     match right.extent {
@@ -203,11 +214,7 @@ fn needs(kind: ResourceKind) -> Option<String> {
     }
 }
 
-fn kind_of(refusal: &Refusal) -> Option<Kind> {
-    Kind::from_word(refusal.subject.split_once(' ')?.0)
-}
-
-/// What the writer called it: a node by its name.
+/// The subject as the writer named it: a node by its name.
 fn subject(before: &Roster, key: &ResourceKey, after: Option<&Node>) -> String {
     match key {
         ResourceKey::Node(id) => {

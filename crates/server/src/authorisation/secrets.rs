@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use hoist_inventory::Resource;
 use hoist_model::{MetadataLayerSpec, ProvisionProfileSpec, Secret, Selector};
+use hoist_site::Resource;
 use serde_json::Value;
 
-use crate::provision::secret_of;
+use crate::profile_secrets::secret_of;
 
 /// One secret, named at one place for the nodes of one selector. Another place or other nodes make
 /// it another reference: who moves it says who gets the secret.

@@ -1,17 +1,18 @@
 use std::collections::BTreeSet;
 
 use hoist_api::admin::Scope;
-use hoist_inventory::Delta;
-use hoist_inventory::record::{AppliedSet, Tombstone};
-use hoist_inventory::roster::Incarnation;
 use hoist_model::{BootState, BssImage, BssImageKey, BssKey, BssRecord, ImageKind, NodeId};
+use hoist_site::Delta;
+use hoist_site::record::{AppliedSet, Tombstone};
+use hoist_site::roster::Incarnation;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::principal::{Grant, Who};
+use hoist_chassis::principal::{Grant, Who};
 
-/// What is expected of each kind: read, then write. A second opinion about the table, on purpose.
+/// Expected rights of each kind: read, then write. Repeats the table on purpose, as a second
+/// opinion.
 const EXPECTED: [(ResourceKind, Expected, Expected); 13] = [
     (ResourceKind::Node, (Context::Inventory, Extent::Node), (Context::Inventory, Extent::Node)),
     (ResourceKind::Group, NAMES, INVENTORY),
@@ -206,7 +207,7 @@ fn contexts() -> [Context; 14] {
     ]
 }
 
-/// A node is not moved out of reach, and nothing is left where nobody is.
+/// A limited writer neither moves a node out of reach nor leaves records without a node.
 #[test]
 fn limited_writer_keeps_nodes_in_reach() {
     let site = site();
@@ -216,13 +217,14 @@ fn limited_writer_keeps_nodes_in_reach() {
         Resource::Node(node) => node,
         other => panic!("{other:?}"),
     };
-    let (a, b) = (node("a"), node("b"));
-    let key = hoist_inventory::ResourceKey::Node(a.id);
+    let a = node("a");
+    let b = node("b");
+    let key = hoist_site::ResourceKey::Node(a.id);
     assert!(access.may_change(&key, Some(&a)));
     assert!(access.may_change(&key, None));
     assert!(!access.may_change(&key, Some(&b)));
-    assert!(!access.may_change(&hoist_inventory::ResourceKey::Node(b.id), Some(&a)));
-    let nobody = hoist_inventory::ResourceKey::Node(NodeId::mint(0, 9));
+    assert!(!access.may_change(&hoist_site::ResourceKey::Node(b.id), Some(&a)));
+    let nobody = hoist_site::ResourceKey::Node(NodeId::mint(0, 9));
     assert!(!access.may_change(&nobody, None));
     assert!(access.may_change(&nobody, Some(&a)));
 }

@@ -12,7 +12,7 @@ pub(super) enum Name {
     Chunk(u32),
     /// A file of the data directory.
     File(Place, String),
-    /// What the secrets in layers are encrypted for.
+    /// The decryption key of the secrets in layers.
     SecretsKey,
     Contents,
     Sums,

@@ -1,4 +1,4 @@
-//! A file that is there whole or not at all, and that nobody else can read.
+//! An output file that appears complete or not at all, readable by its owner only.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ impl Output {
             }
             _ => {}
         }
-        // New, so that nobody can have put a link there.
+        // Must not exist before, so that a planted link cannot redirect it.
         let file = fs::OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -120,7 +120,8 @@ mod tests {
     #[test]
     fn a_planted_link_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, victim) = (dir.path().join("b"), dir.path().join("victim"));
+        let path = dir.path().join("b");
+        let victim = dir.path().join("victim");
         std::os::unix::fs::symlink(&victim, dir.path().join("b.partial")).unwrap();
         let mut output = Output::create(&path, false).unwrap();
         output.write_all(b"x").unwrap();

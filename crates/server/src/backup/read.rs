@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read, Write};
 
-use hoist_inventory::schema::{self, SchemaError};
-use hoist_store::copy::{self, Copied, CopyError};
+use hoist_site::schema::{self, SchemaError};
+use hoist_store::copy::{self, CopyError, CopySummary};
 use sha2::{Digest, Sha256};
 use tokio_util::io::SyncIoBridge;
 
 use super::name::{Name, Place};
-use super::write::{Hashed, sum_line};
+use super::write::{HashingReader, sum_line};
 use super::{BackupError, CHUNK_BYTES, Contents, FORMAT, MAX_ENTRIES, Manifest, Summary};
-use crate::{ca, secret};
+use hoist_chassis::{ca, secret};
 
 /// Zeros after the last entry. tar(1) pads to 10 KiB.
 const MAX_PADDING: u64 = 1024 * 1024;
 
-/// What [`unpack`] hands to whoever keeps the entries: its name and content.
+/// Receives name and content of each entry from [`unpack`].
 pub(super) type Keep<'a> = &'a mut dyn FnMut(&Name, &mut dyn Read) -> io::Result<()>;
 
 /// Reads a whole backup (already decrypted) and checks all of it; gives the reader back.
@@ -39,7 +39,7 @@ where
     let (copied, unpacked) = tokio::join!(copy::check_copy(reader), unpacking);
     let unpacked = unpacked.unwrap_or_else(|died| std::panic::resume_unwind(died.into_panic()));
     let (input, manifest, contents, root) = match (unpacked, copied) {
-        // Whoever checked the records hung up first, and knows why.
+        // The record checker closed the pipe first and knows the cause.
         (Err(BackupError::Read(error)), Err(why)) if error.kind() == io::ErrorKind::BrokenPipe => {
             return Err(why.into());
         }
@@ -82,13 +82,13 @@ pub(super) fn unpack(
     state.finish()
 }
 
-/// What the records came to, against what `contents.json` says.
+/// Compares the records with `contents.json`.
 pub(super) fn check_records(
     contents: &Contents,
-    copied: Result<Copied, CopyError>,
+    copied: Result<CopySummary, CopyError>,
 ) -> Result<(), BackupError> {
     let held = copied?;
-    let said = Copied { records: contents.records, sha256: contents.sha256.clone() };
+    let said = CopySummary { records: contents.records, sha256: contents.sha256.clone() };
     if said == held {
         return Ok(());
     }
@@ -120,7 +120,7 @@ impl State {
             return refuse("is not a plain file");
         }
         let Some(name) = Name::parse(&text) else {
-            // Whoever gives us some other archive made a mistake; this one is made by somebody.
+            // A foreign archive is a mistake of the caller; a crafted one is an attack.
             let ours = self.manifest.is_some() || text.contains("..") || text.starts_with('/');
             return if ours {
                 refuse("has a name that no backup has")
@@ -135,7 +135,7 @@ impl State {
         if let Err(detail) = self.check_order(&name) {
             return refuse(detail);
         }
-        let mut content = Hashed { inner: entry, hash: Sha256::new(), bytes: 0 };
+        let mut content = HashingReader { inner: entry, hash: Sha256::new(), bytes: 0 };
         match &name {
             Name::Manifest => self.manifest = Some(read_manifest(&mut content)?),
             Name::Contents => self.contents = Some(read_json(&name, &mut content)?),
@@ -289,7 +289,7 @@ impl Root {
     }
 }
 
-/// Copies what is read through it: to write a backup and check it in one go.
+/// Copies everything read through it: a backup is written and verified in one pass.
 #[derive(Debug)]
 pub struct Tee<R, W> {
     pub from: R,
@@ -299,20 +299,20 @@ pub struct Tee<R, W> {
 impl<R: Read, W: Write> Read for Tee<R, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
-        Marked(&mut self.to).write_all(&buffer[..count])?;
+        MarkedWriter(&mut self.to).write_all(&buffer[..count])?;
         Ok(count)
     }
 }
 
 /// Marks the errors of a writer, so that a full disk is not taken for a damaged backup.
-pub(super) struct Marked<W>(pub(super) W);
+pub(super) struct MarkedWriter<W>(pub(super) W);
 
-/// See [`Marked`].
+/// See [`MarkedWriter`].
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 struct WriteFailed(io::Error);
 
-impl<W: Write> Write for Marked<W> {
+impl<W: Write> Write for MarkedWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes).map_err(marked)
     }
@@ -327,7 +327,7 @@ pub(super) fn marked(error: io::Error) -> io::Error {
     io::Error::other(WriteFailed(error))
 }
 
-/// What an error while reading a backup means.
+/// Classifies an error while reading a backup.
 fn read_error(error: io::Error) -> BackupError {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return BackupError::Truncated;

@@ -1,9 +1,9 @@
-//! From a stream to a data directory and a store that a controller can start on.
+//! Restores a data directory and a store from a stream.
 //!
-//! Everything is first unpacked beside the directory's own files and checked to its end; a backup
-//! that is not believed leaves nothing behind. Only then `restoring` is set, what was there is
-//! moved aside, and the new takes its place. Interrupted in between, the directory is refused by
-//! name until the restore is repeated.
+//! The backup is first unpacked beside the directory's own files and verified to its end; an
+//! invalid one leaves nothing behind. Then `restoring` is set, the old files are moved aside, and
+//! the new ones take their place. After an interruption the directory is refused by name until the
+//! restore is repeated.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::name::{Name, Place};
-use super::read::{Marked, Root, check_records, marked, unpack};
-use super::{BackupError, Contents, Manifest, Summary};
+use super::read::{MarkedWriter, Root, check_records, marked, unpack};
+use super::{BackupError, Contents, Manifest, Summary, check_unused, fill};
 use crate::data_dir::DataDir;
-use crate::{database, secret};
+use hoist_chassis::secret;
 
 /// Where entries wait until all of them were checked.
 const STAGED: &str = "restore.staged";
 const STAGED_STORE: &str = "store.jsonl";
 
-/// What a restored store replaces: records, the site's root, journals, and what is derived from
+/// Files that a restore replaces: records, the site's root, journals, and data derived from
 /// records. Artifacts are content-addressed and stay.
 const REPLACED: [&str; 4] = ["hoist.redb", "ca", "journal", "roster.snapshot"];
 
@@ -39,14 +39,14 @@ pub struct Restore {
     pub data_dir: PathBuf,
     /// Address of the store; see [`hoist_store::url`].
     pub store: String,
-    /// Replace what is there.
+    /// Replace existing data.
     pub force: bool,
     pub now: Timestamp,
 }
 
-/// What was restored.
+/// Result of a restore.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Restored {
+pub struct RestoreReport {
     #[serde(flatten)]
     pub summary: Summary,
     /// The new incarnation of the store.
@@ -56,7 +56,7 @@ pub struct Restored {
 }
 
 /// Restores a backup (already decrypted).
-pub async fn restore<R>(input: R, target: Restore) -> Result<Restored, BackupError>
+pub async fn restore<R>(input: R, target: Restore) -> Result<RestoreReport, BackupError>
 where
     R: Read + Send + 'static,
 {
@@ -82,14 +82,14 @@ where
     dir.begin_restore().map_err(BackupError::File)?;
     place(&dir)?;
     let store = url::open(&target.store, dir.path()).await?;
-    // A file of ours holds nothing but what an earlier attempt left.
+    // An embedded store here can only be the leftover of an earlier attempt.
     let overwrite = target.force || matches!(address, Address::Embedded);
     let export = open_export(&dir.path().join(STAGED)).await?;
-    let new_incarnation = database::fill(store, export, overwrite, "RESTORE").await?;
+    let new_incarnation = fill(store, export, overwrite, "RESTORE").await?;
     remove_dir(&dir.path().join(STAGED)).map_err(BackupError::File)?;
     dir.end_restore().map_err(BackupError::File)?;
     let summary = Summary { manifest, contents, ca_pin: pin };
-    Ok(Restored { summary, new_incarnation, moved_to })
+    Ok(RestoreReport { summary, new_incarnation, moved_to })
 }
 
 /// Everything that can go wrong before something is changed.
@@ -104,8 +104,8 @@ where
 {
     if !matches!(address, Address::Embedded) {
         let store = url::open(&target.store, dir.path()).await?;
-        database::check_unused(store.as_ref(), target.now).await?;
-        // A restore that is repeated finds what it wrote before.
+        check_unused(store.as_ref(), target.now).await?;
+        // A repeated restore finds its own earlier writes.
         if !target.force && !copy::is_unfinished(store.as_ref()).await? {
             copy::check_empty(store.as_ref()).await?;
         }
@@ -128,13 +128,13 @@ fn stage(mut input: impl Read, staged: &Path) -> Result<(Manifest, Contents), Ba
     let mut export = new_file(&staged.join(STAGED_STORE)).map_err(BackupError::Output)?;
     let unpacked = unpack(&mut input, &mut |name, content| {
         if let Name::Chunk(_) = name {
-            return io::copy(content, &mut Marked(&mut export)).map(drop);
+            return io::copy(content, &mut MarkedWriter(&mut export)).map(drop);
         }
         let path = staged.join(name.path());
         let dir = path.parent().expect("it is below `staged`");
         secret::ensure_dir(dir).map_err(marked)?;
         let mut file = new_file(&path).map_err(marked)?;
-        io::copy(content, &mut Marked(&mut file))?;
+        io::copy(content, &mut MarkedWriter(&mut file))?;
         file.sync_all().map_err(marked)
     })?;
     export.sync_all().map_err(BackupError::Output)?;
@@ -165,7 +165,8 @@ fn merge(place: Place, from: &Path, to: &Path) -> io::Result<()> {
     secret::ensure_private_dir(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        let path = entry.path();
+        let target = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             merge(place, &path, &target)?;
             continue;
@@ -179,7 +180,7 @@ fn merge(place: Place, from: &Path, to: &Path) -> io::Result<()> {
     fs::File::open(to)?.sync_all()
 }
 
-/// Nothing is thrown away: what a restore replaces stays in a directory of its own.
+/// Moves replaced files into a directory of their own; nothing is deleted.
 fn move_aside(dir: &DataDir, now: Timestamp) -> Result<Option<PathBuf>, BackupError> {
     let aside = dir.path().join(format!("replaced-{}", now.strftime("%Y%m%dT%H%M%SZ")));
     let staged = dir.path().join(STAGED);
@@ -201,7 +202,7 @@ fn move_aside(dir: &DataDir, now: Timestamp) -> Result<Option<PathBuf>, BackupEr
     Ok(Some(aside))
 }
 
-/// Takes back what was made before the backup was refused.
+/// Removes the files made before the backup was refused.
 fn give_up(dir: &DataDir, fresh: bool, was_there: bool) {
     let path = dir.path();
     // The error that led here is the one to tell.

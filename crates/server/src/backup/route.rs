@@ -13,7 +13,8 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use hoist_api::Code;
 use hoist_api::admin::{Context, Database, Verb};
-use hoist_inventory::schema::SchemaError;
+use hoist_diagnostic::chain;
+use hoist_site::schema::SchemaError;
 use hoist_store::{StoreError, copy};
 use http::header;
 use serde::Deserialize;
@@ -22,14 +23,14 @@ use tokio::sync::oneshot;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use super::{BackupError, CHUNK_BYTES, Source};
-use crate::audit::{AuditError, Draft};
-use crate::auth::AuditContext;
-use crate::extract::{Flag, Json, Query};
-use crate::failure::Failure;
-use crate::peer::Peer;
-use crate::route::{Live, Plane, Route, with_state};
-use crate::server::Chassis;
-use crate::{chain, database};
+use crate::database;
+use hoist_chassis::Chassis;
+use hoist_chassis::audit::{AuditError, Draft};
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Flag, Json, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
+use hoist_chassis::route::{AccessClass, Live, Route, with_state};
 
 const NDJSON: &str = "application/x-ndjson";
 const ZSTD: &str = "application/zstd";
@@ -41,7 +42,7 @@ struct Site {
 }
 
 pub(crate) fn routes(chassis: &Chassis, data_dir: PathBuf) -> Vec<Route> {
-    let admin = |verb| Plane::Admin { context: Context::Admin, verb };
+    let admin = |verb| AccessClass::Admin { context: Context::Admin, verb };
     let routes = vec![
         Route::get("/admin/v1/backup", admin(Verb::Write), backup)
             .summary("A whole backup, not encrypted: it holds the site's keys")
@@ -119,7 +120,7 @@ async fn status(State(site): State<Site>) -> Result<Json<Database>, Failure> {
     }
 }
 
-/// Before anything is sent. A full store must not keep anybody from saving what is in it.
+/// Records the backup before it is sent. A full store must not prevent a backup.
 async fn record(chassis: &Chassis, draft: Draft) -> Result<(), Failure> {
     match chassis.audit.append(&draft).await {
         Ok(_) => Ok(()),
@@ -177,9 +178,9 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::auth::Policy;
-    use crate::server::Server;
-    use crate::store::test_store;
+    use hoist_chassis::Server;
+    use hoist_chassis::auth::Policy;
+    use hoist_testkit::stores::test_store;
 
     #[tokio::test]
     async fn plain_http_carries_no_backup_to_another_machine() {
@@ -193,10 +194,11 @@ mod tests {
             ] {
                 let policy = Policy { allow_plain_admin: true, ..Policy::default() };
                 let data_dir = dir.path().to_owned();
-                let mut builder = Server::builder(dir.path(), test_store())
-                    .policy(policy)
-                    .context(move |chassis| routes(chassis, data_dir));
-                let router = builder.assemble().await.unwrap().app.router;
+                let builder = Server::builder(dir.path(), test_store()).policy(policy);
+                let mut server = builder.prepare().await.unwrap();
+                let context = routes(server.chassis(), data_dir);
+                server.add_routes(context);
+                let router = server.into_router().unwrap();
                 let token = fs_err::read_to_string(dir.path().join("admin.token")).unwrap();
                 let mut request = http::Request::get(path)
                     .header("authorization", format!("Bearer {}", token.trim()))

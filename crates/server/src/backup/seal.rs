@@ -1,7 +1,7 @@
-//! Encryption of backups, with age: to keys or to a passphrase.
+//! Encryption of backups with age: to keys or to a passphrase.
 //!
-//! age tells every change of the file, but not who made it: whoever has the public key of a
-//! recipient can make a backup for it.
+//! age detects every change of the file but not its author: the public key of a recipient is enough
+//! to make a backup for it.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -17,11 +17,11 @@ pub use age::x25519::Recipient;
 pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const AGE_MAGIC: &[u8] = b"age-encryption.org/";
 
-/// What a backup is encrypted to.
+/// The recipients of a backup.
 pub enum Lock {
     Recipients(Vec<Recipient>),
     Passphrase(SecretString),
-    /// Everybody who has the file has the site's keys. It has to be said out loud.
+    /// Not encrypted: every holder of the file has the site's keys. Must be requested explicitly.
     Open,
 }
 
@@ -41,7 +41,7 @@ pub enum Needs {
 }
 
 /// A file that is encrypted while it is written.
-pub struct Sealed(Inner);
+pub struct BackupFile(Inner);
 
 enum Inner {
     Age(age::stream::StreamWriter<BufWriter<Output>>),
@@ -49,10 +49,10 @@ enum Inner {
 }
 
 /// Begins an encrypted file.
-pub fn seal(output: Output, lock: Lock) -> Result<Sealed, BackupError> {
+pub fn seal(output: Output, lock: Lock) -> Result<BackupFile, BackupError> {
     let output = BufWriter::new(output);
     let encryptor = match lock {
-        Lock::Open => return Ok(Sealed(Inner::Open(output))),
+        Lock::Open => return Ok(BackupFile(Inner::Open(output))),
         Lock::Passphrase(passphrase) => age::Encryptor::with_user_passphrase(passphrase),
         Lock::Recipients(recipients) => {
             let recipients = recipients.iter().map(|one| one as &dyn age::Recipient);
@@ -61,7 +61,7 @@ pub fn seal(output: Output, lock: Lock) -> Result<Sealed, BackupError> {
         }
     };
     let writer = encryptor.wrap_output(output).map_err(BackupError::Output)?;
-    Ok(Sealed(Inner::Age(writer)))
+    Ok(BackupFile(Inner::Age(writer)))
 }
 
 /// Looks at the beginning of a file.
@@ -78,7 +78,7 @@ pub fn needs(input: impl Read) -> Result<Needs, BackupError> {
     Ok(if decryptor.is_scrypt() { Needs::Passphrase } else { Needs::Identity })
 }
 
-/// What is in the file, decrypted while it is read. Takes about a second for a passphrase.
+/// Decrypts the file while it is read. A passphrase takes about a second.
 pub fn unseal<R>(input: R, keys: Keys) -> Result<Box<dyn Read + Send>, BackupError>
 where
     R: Read + Send + 'static,
@@ -105,15 +105,6 @@ where
     Ok(Box::new(decryptor.decrypt(identities).map_err(unseal_error)?))
 }
 
-/// The keys in the text of an identity file, as `age-keygen` writes it.
-pub fn identities(
-    text: &str,
-) -> Result<Vec<Box<dyn age::Identity + Send + Sync>>, age::DecryptError> {
-    age::IdentityFile::from_buffer(text.as_bytes())
-        .map_err(age::DecryptError::Io)?
-        .into_identities()
-}
-
 fn unseal_error(error: age::DecryptError) -> BackupError {
     match error {
         age::DecryptError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -127,7 +118,7 @@ fn unseal_error(error: age::DecryptError) -> BackupError {
     }
 }
 
-impl Sealed {
+impl BackupFile {
     /// Only a finished file can be opened again.
     pub fn finish(self) -> Result<(), BackupError> {
         let mut output = match self.0 {
@@ -139,7 +130,7 @@ impl Sealed {
     }
 }
 
-impl Write for Sealed {
+impl Write for BackupFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.0 {
             Inner::Age(writer) => writer.write(bytes),
@@ -155,9 +146,9 @@ impl Write for Sealed {
     }
 }
 
-impl fmt::Debug for Sealed {
+impl fmt::Debug for BackupFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealed").finish_non_exhaustive()
+        f.debug_struct("BackupFile").finish_non_exhaustive()
     }
 }
 

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use fs_err as fs;
-use hoist_inventory::schema;
+use hoist_site::schema;
 use hoist_store::Store;
-use hoist_store::copy::{self, Copied, CopyError};
+use hoist_store::copy::{self, CopyError, CopySummary};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use tokio_util::io::SyncIoBridge;
 
 use super::name::{Name, Place};
 use super::{BackupError, CHUNK_BYTES, Contents, FORMAT, MAX_ENTRIES, Manifest};
-use crate::secret;
+use hoist_chassis::secret;
 
 /// zstd's own default: beyond it, time grows faster than files shrink.
 const LEVEL: i32 = 3;
 
-/// What a backup is made of.
+/// Sources of a backup.
 #[derive(Debug)]
 pub struct Source {
     pub data_dir: PathBuf,
@@ -76,7 +76,7 @@ where
     }
 }
 
-/// An archive under way.
+/// An archive being written.
 struct Pack<W: Write> {
     tar: tar::Builder<zstd::Encoder<'static, W>>,
     sums: String,
@@ -101,12 +101,12 @@ impl<W: Write> Pack<W> {
         self.entry(name, bytes.len() as u64, bytes).map_err(BackupError::Output)
     }
 
-    /// The export of the store, piece by piece, and what the exporter says about it.
+    /// Writes the export of the store in pieces; returns the exporter's summary.
     fn chunks(
         &mut self,
         mut export: impl Read,
-        told: &mpsc::Receiver<Copied>,
-    ) -> Result<Copied, BackupError> {
+        told: &mpsc::Receiver<CopySummary>,
+    ) -> Result<CopySummary, BackupError> {
         let mut chunk = Vec::with_capacity(CHUNK_BYTES);
         for number in 0.. {
             chunk.clear();
@@ -119,7 +119,7 @@ impl<W: Write> Pack<W> {
             }
             self.bytes(&Name::Chunk(number), &chunk)?;
         }
-        // Gone without a word: the export failed, and its own error is told instead of this one.
+        // A closed channel means that the export failed; its own error is reported instead.
         told.recv().map_err(|_| BackupError::Output(io::ErrorKind::BrokenPipe.into()))
     }
 
@@ -127,7 +127,7 @@ impl<W: Write> Pack<W> {
         &mut self,
         data_dir: &Path,
         with_artifacts: bool,
-        exported: &Copied,
+        exported: &CopySummary,
     ) -> Result<Contents, BackupError> {
         let mut contents = Contents {
             records: exported.records,
@@ -167,7 +167,7 @@ impl<W: Write> Pack<W> {
             return Err(unfit("there are too many files"));
         }
         let file = fs::File::open(path).map_err(BackupError::File)?;
-        // A journal may grow meanwhile: what is there now is taken, and no more.
+        // A journal may grow meanwhile: only its current length is copied.
         let size = file.metadata().map_err(BackupError::File)?.len();
         if size > name.max_bytes() {
             return Err(unfit("it is too large"));
@@ -183,7 +183,7 @@ impl<W: Write> Pack<W> {
         header.set_mtime(u64::try_from(self.created.as_second()).unwrap_or(0));
         header.set_entry_type(tar::EntryType::Regular);
         header.set_cksum();
-        let mut content = Hashed { inner: content, hash: Sha256::new(), bytes: 0 };
+        let mut content = HashingReader { inner: content, hash: Sha256::new(), bytes: 0 };
         self.tar.append(&header, &mut content)?;
         if content.bytes != size {
             return Err(io::Error::other(format!("`{name}` became shorter while it was read")));
@@ -211,15 +211,15 @@ pub(super) fn sum_line(sum: &str, name: &Name) -> String {
     format!("{sum}  {name}\n")
 }
 
-/// Hashes and counts what is read through it.
+/// Hashes and counts everything read through it.
 #[derive(Debug)]
-pub(super) struct Hashed<R> {
+pub(super) struct HashingReader<R> {
     pub(super) inner: R,
     pub(super) hash: Sha256,
     pub(super) bytes: u64,
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.hash.update(&buffer[..count]);
@@ -266,7 +266,7 @@ fn files_of(place: Place, data_dir: &Path) -> Result<Vec<PathBuf>, BackupError> 
     Ok(found)
 }
 
-/// Whether layers are told what is behind a link: a file inside, and nothing else.
+/// Whether layers may read through a link: only to a file inside the directory.
 fn told_through(link: &Path, top: &Path) -> bool {
     let inside = || Ok::<_, io::Error>(link.canonicalize()?.starts_with(top.canonicalize()?));
     link.is_file() && inside().unwrap_or(false)

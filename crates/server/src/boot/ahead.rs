@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoist_boot::Booter;
-use hoist_inventory::Registry;
+use hoist_site::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +23,8 @@ pub(crate) async fn work(registry: Registry, booter: Arc<Booter>, stop: Cancella
         }
         changes.mark_unchanged();
         let started = Instant::now();
-        let (booter, roster) = (Arc::clone(&booter), registry.roster());
+        let booter = Arc::clone(&booter);
+        let roster = registry.roster();
         if let Err(error) = tokio::task::spawn_blocking(move || booter.prepare(&roster)).await {
             tracing::error!(%error, "what nodes boot is not worked out ahead");
         }

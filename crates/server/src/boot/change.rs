@@ -3,14 +3,14 @@
 use axum::extract::{Request, State};
 use hoist_api::boot::{BootChange, BootChangeKind, BootDiff};
 use hoist_boot::diff::{Difference, Kind, Sides};
-use hoist_inventory::registry::{Commit, Terms, mint_id};
 use hoist_model::Name;
+use hoist_site::registry::{Commit, Terms, mint_id};
 use serde::Deserialize;
 
 use super::Boot;
-use crate::extract::{Flag, Json, Query};
-use crate::failure::Failure;
-use crate::inventory::{bad_parameter, read_documents};
+use crate::inventory::{bad_parameter, read_documents, write_failure};
+use hoist_chassis::extract::{Flag, Json, Query};
+use hoist_chassis::failure::Failure;
 
 /// Nodes listed in an answer; the counts are always whole.
 const MAX_LISTED: usize = 10_000;
@@ -44,7 +44,8 @@ pub(super) async fn diff(
             }
             Ok(())
         })
-        .await?;
+        .await
+        .map_err(write_failure)?;
     let after = written.plan.outcome(&before);
     let revision = before.revision();
     let differences = Sides::new(&boot.booter, before, after).all();

@@ -9,21 +9,21 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_boot::bss::host_name;
 use hoist_boot::cloud_init::{self, Document};
-use hoist_inventory::Roster;
 use hoist_model::Node;
+use hoist_site::Roster;
 use http::{HeaderMap, HeaderValue, header};
 use serde::Deserialize;
 
-use super::sightings::Endpoint;
+use super::boot_log::Endpoint;
 use super::{Boot, bss_json};
-use crate::extract::Query;
-use crate::failure::Failure;
-use crate::peer::Peer;
+use hoist_chassis::extract::Query;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
 
 const YAML: HeaderValue = HeaderValue::from_static("text/yaml");
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct MetaDataQuery {
     key: Option<String>,
 }
 
@@ -31,7 +31,7 @@ pub(super) async fn meta_data(
     State(boot): State<Boot>,
     peer: Peer,
     headers: HeaderMap,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<MetaDataQuery>,
 ) -> Result<Response, Failure> {
     let address = boot.chassis.proxies.client(&peer, &headers);
     let roster = boot.registry.roster();
@@ -62,7 +62,7 @@ pub(super) async fn user_data(
         let (name, revision) = record
             .map_or_else(Default::default, |(key, revision)| (format!("bss:{key}"), revision));
         let now = boot.chassis.clock.now();
-        boot.sightings.asked(node.id, Endpoint::UserData, name, revision, address, now);
+        boot.log.note_request(node.id, Endpoint::UserData, name, revision, address, now);
     }
     Ok(([(header::CONTENT_TYPE, YAML)], format!("#cloud-config\n{yaml}")).into_response())
 }

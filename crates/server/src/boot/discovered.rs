@@ -1,4 +1,4 @@
-//! Machines that asked for a boot script and that nobody knows: listed, forgotten, adopted.
+//! Unknown machines that requested a boot script or metadata: list, forget, adopt.
 
 use std::net::IpAddr;
 
@@ -7,36 +7,40 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::boot::{AdoptRequest, DiscoveredMachine};
-use hoist_api::inventory::{Derived, Listing, Node};
-use hoist_inventory::Resource;
-use hoist_inventory::plan::{Reason, Refusal};
-use hoist_inventory::registry::{Terms, WriteError, mint_id};
+use hoist_api::inventory::{DerivedFields, Listing, Node};
+use hoist_diagnostic::Diagnostic;
 use hoist_model::node::InterfaceKind;
-use hoist_model::{Arch, Fault, Interface, Kind, Mac, Name, NodeSpec};
+use hoist_model::{Arch, Interface, Kind, Mac, Name, NodeSpec};
+use hoist_site::plan::{Reason, Refusal};
+use hoist_site::registry::{Terms, WriteError, mint_id};
+use hoist_site::{Resource, Roster};
 use http::StatusCode;
 use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::native::{READ, WRITE};
-use super::{Boot, Stranger};
-use crate::auth::AuditContext;
-use crate::authorisation::Scoped;
-use crate::extract::{Flag, Json, Path, Query};
-use crate::failure::Failure;
-use crate::inventory::bad_parameter;
-use crate::principal::Principal;
-use crate::route::{Plane, Route};
+use super::unknown_addresses::UnknownAddress;
+use super::{Boot, UnknownMachine};
+use crate::authorisation::ScopedCommit;
+use crate::inventory::{bad_parameter, write_failure};
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Flag, Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::{AccessClass, Route};
 
 /// Who adopts makes a node: that is a right of the inventory, and may be limited to some nodes.
-const ADOPT: Plane = Plane::Admin { context: Context::Inventory, verb: Verb::Write };
+const ADOPT: AccessClass = AccessClass::Admin { context: Context::Inventory, verb: Verb::Write };
 
 pub(super) fn routes() -> Vec<Route<Boot>> {
     vec![
         Route::get("/boot/v2/discovered", READ, list)
-            .summary("Machines that asked for a boot script and are not in the inventory")
+            .summary(
+                "Machines that asked for a boot script or metadata and are not in the inventory",
+            )
             .gives::<Listing<DiscoveredMachine>>(200),
         Route::delete("/boot/v2/discovered/{mac}", WRITE, forget)
-            .summary("Forget a machine, until it asks again")
+            .summary("Forget a machine, by its MAC or its address, until it asks again")
             .gives_nothing(204),
         Route::post("/boot/v2/discovered/{mac}/adopt", ADOPT, adopt)
             .summary("Make a node of a machine that was seen")
@@ -50,28 +54,60 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
 
 async fn list(State(boot): State<Boot>) -> Response {
     let roster = boot.registry.roster();
-    let strangers = boot.sightings.strangers().into_iter();
-    // Declared meanwhile, it is nobody to be discovered.
-    let unknown = strangers.filter(|stranger| roster.by_mac(stranger.mac).is_none());
-    let items: Vec<DiscoveredMachine> = unknown.map(object).collect();
+    let machines = boot.log.unknown_machines().into_iter();
+    // A machine declared since is not unknown.
+    let unknown = machines.filter(|machine| roster.by_mac(machine.mac).is_none());
+    let mut items: Vec<DiscoveredMachine> = unknown.map(object).collect();
+    let addresses = boot.log.unknown_addresses().into_iter();
+    items.extend(addresses.filter_map(|address| held(&roster, address)));
     Json(Listing { revision: roster.revision(), items }).into_response()
 }
 
-fn object(stranger: Stranger) -> DiscoveredMachine {
-    let Stranger { mac, arch, from, agent, first, last, count, booted } = stranger;
-    DiscoveredMachine { mac, arch, from, agent, first, last, count, booted }
+fn object(machine: UnknownMachine) -> DiscoveredMachine {
+    let UnknownMachine { mac, arch, from, agent, first, last, count, booted } = machine;
+    let mac = Some(mac);
+    DiscoveredMachine { mac, arch, from, agent, first, last, count, booted, node: None }
+}
+
+/// An address that asked for metadata, unless it has become the one of an enabled node since.
+fn held(roster: &Roster, address: UnknownAddress) -> Option<DiscoveredMachine> {
+    let speaking = roster.speaking_from(address.from);
+    if speaking.iter().any(|node| node.spec.enabled) {
+        return None;
+    }
+    let UnknownAddress { from, agent, first, last, count } = address;
+    let node = speaking.first().map(|node| node.name.clone());
+    let machine = DiscoveredMachine {
+        mac: None,
+        arch: None,
+        from,
+        agent,
+        first,
+        last,
+        count,
+        booted: false,
+        node,
+    };
+    Some(machine)
 }
 
 async fn forget(State(boot): State<Boot>, Path(mac): Path<String>) -> Result<StatusCode, Failure> {
-    boot.sightings.forget(seen(&boot, &mac)?.mac);
+    if let Ok(address) = mac.parse::<IpAddr>() {
+        if !boot.log.forget_address(address) {
+            let detail = format!("no unknown machine asked for metadata from {address}");
+            return Err(Failure::new(Code::NotFound, detail));
+        }
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    boot.log.forget(seen(&boot, &mac)?.mac);
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn seen(boot: &Boot, mac: &str) -> Result<Stranger, Failure> {
+fn seen(boot: &Boot, mac: &str) -> Result<UnknownMachine, Failure> {
     let parsed: Mac = mac
         .parse()
         .map_err(|error| bad_parameter("mac", &format!("{error}"), "check its spelling"))?;
-    let found = boot.sightings.strangers().into_iter().find(|stranger| stranger.mac == parsed);
+    let found = boot.log.unknown_machines().into_iter().find(|machine| machine.mac == parsed);
     found.ok_or_else(|| {
         Failure::new(Code::NotFound, format!("no machine asked with MAC {parsed}"))
             .with_remedy("`hoist node add` declares nodes that were not seen yet")
@@ -92,44 +128,46 @@ async fn adopt(
     Query(query): Query<AdoptQuery>,
     Json(request): Json<AdoptRequest>,
 ) -> Result<Response, Failure> {
-    let stranger = seen(&boot, &mac)?;
+    let machine = seen(&boot, &mac)?;
     let name = request.name.clone();
-    let address = seen_address(&boot, &stranger).filter(|_| !request.no_address);
-    let spec = spec(&stranger, request, address);
+    let address = seen_address(&boot, &machine).filter(|_| !request.no_address);
+    let spec = spec(&machine, request, address);
     if let Some(fault) = spec.check().into_iter().next() {
         return Err(bad_parameter(&fault.at, &fault.message, fault.hint.as_deref().unwrap_or("")));
     }
     let dry_run = query.dry_run.0;
     let terms = Terms { dry_run, ..Terms::default() };
     let by = principal.who().to_string();
-    let committer = boot.chassis.audit.committer(audit.draft());
-    let commit = Scoped { principal, committer };
+    let commit = ScopedCommit::new(&boot.chassis.audit, principal, &audit);
     let id = mint_id();
     let written = boot
         .registry
         .write(terms, &commit, |draft| {
             if draft.id_of(&name).is_some() {
-                let fault = Fault::new("name", format!("there is a node `{name}` already"))
+                let fault = Diagnostic::new("name", format!("there is a node `{name}` already"))
                     .hint("choose another name; `hoist node swap` replaces a machine");
-                let subject = format!("{} {name}", Kind::Node);
-                let refusal = Refusal::new(Reason::Clash, subject, fault);
+                let refusal = Refusal::of(Reason::Clash, Kind::Node, &name, fault);
                 return Err(WriteError::Refused(vec![refusal]));
             }
             draft.put_node(id, name.clone(), spec.clone());
             Ok(())
         })
-        .await?;
+        .await
+        .map_err(write_failure)?;
     let after = written.plan.outcome(&boot.registry.roster());
     let made = written.plan.puts.iter().find_map(|put| match put {
         Resource::Node(node) if node.id == id => Some(node),
         _ => None,
     });
     let node = made.ok_or_else(|| Failure::new(Code::Internal, "the node was not made"))?;
-    let derived =
-        Derived { boot: after.boot(node), groups: after.groups_of(node), ..Derived::default() };
+    let derived = DerivedFields {
+        boot: after.boot(node),
+        groups: after.groups_of(node),
+        ..DerivedFields::default()
+    };
     if !dry_run {
-        boot.sightings.forget(stranger.mac);
-        let told = serde_json::json!({"mac": stranger.mac, "by": by, "from": stranger.from});
+        boot.log.forget(machine.mac);
+        let told = serde_json::json!({"mac": machine.mac, "by": by, "from": machine.from});
         boot.chassis.events.publish("node.adopted", &format!("node/{name}"), told);
     }
     Ok((StatusCode::CREATED, Json(Node::from_stored(node, derived))).into_response())
@@ -143,11 +181,12 @@ struct SeenAddress {
 
 /// The address that a machine asked from, if it tells this machine from all others: no node has it,
 /// and no other machine asked from there.
-fn seen_address(boot: &Boot, stranger: &Stranger) -> Option<SeenAddress> {
-    let (from, roster) = (stranger.from, boot.registry.roster());
+fn seen_address(boot: &Boot, machine: &UnknownMachine) -> Option<SeenAddress> {
+    let from = machine.from;
+    let roster = boot.registry.roster();
     let is_special = from.is_loopback() || from.is_unspecified() || from.is_multicast();
-    let strangers = boot.sightings.strangers();
-    let mut others = strangers.iter().filter(|other| other.mac != stranger.mac);
+    let machines = boot.log.unknown_machines();
+    let mut others = machines.iter().filter(|other| other.mac != machine.mac);
     if is_special || !roster.by_ip(from).is_empty() || others.any(|other| other.from == from) {
         return None;
     }
@@ -155,7 +194,7 @@ fn seen_address(boot: &Boot, stranger: &Stranger) -> Option<SeenAddress> {
         .networks()
         .flat_map(|network| network.spec.subnets.iter().map(|subnet| (&network.name, subnet.cidr)));
     let mut around = subnets.filter(|(_, cidr)| cidr.contains(&from));
-    // Of several networks nobody can tell which one it is in.
+    // With several matching networks the right one is unknown.
     let network = around.next().filter(|_| around.next().is_none());
     let length = match (network, from) {
         (Some((_, cidr)), _) => cidr.prefix_len(),
@@ -166,12 +205,12 @@ fn seen_address(boot: &Boot, stranger: &Stranger) -> Option<SeenAddress> {
     Some(SeenAddress { address, network: network.map(|(name, _)| name.clone()) })
 }
 
-fn spec(stranger: &Stranger, request: AdoptRequest, seen: Option<SeenAddress>) -> NodeSpec {
+fn spec(machine: &UnknownMachine, request: AdoptRequest, seen: Option<SeenAddress>) -> NodeSpec {
     let AdoptRequest { partition, groups, role, subrole, nid, xname, labels, arch, .. } = request;
     let interface = Interface {
         name: "eth0".parse().expect("a name"),
         kind: InterfaceKind::Boot,
-        mac: stranger.mac,
+        mac: machine.mac,
         addresses: seen.iter().map(|seen| seen.address).collect(),
         network: seen.and_then(|seen| seen.network),
         vlan: None,
@@ -183,7 +222,7 @@ fn spec(stranger: &Stranger, request: AdoptRequest, seen: Option<SeenAddress>) -
         partition: partition.unwrap_or_else(Name::default_partition),
         groups: groups.into_iter().collect(),
         interfaces: vec![interface],
-        arch: arch.or_else(|| arch_of(stranger.arch.as_deref()?)).unwrap_or_default(),
+        arch: arch.or_else(|| arch_of(machine.arch.as_deref()?)).unwrap_or_default(),
         role,
         subrole,
         labels,

@@ -2,18 +2,17 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use hoist_boot::bss::host_name;
-use hoist_inventory::Roster;
-use hoist_model::Node;
+use hoist_boot::bss::{host_name, node_of_host};
+use hoist_site::Roster;
 use serde::{Deserialize, Serialize};
 
-use super::sightings::{Endpoint, Sightings};
+use super::boot_log::{BootLog, Endpoint};
 use super::{Boot, bss_json, json_text};
-use crate::extract::Query;
-use crate::failure::Failure;
+use hoist_chassis::extract::Query;
+use hoist_chassis::failure::Failure;
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct HistoryQuery {
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -29,22 +28,22 @@ struct Row {
 
 pub(super) async fn get(
     State(boot): State<Boot>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<HistoryQuery>,
 ) -> Result<Response, Failure> {
     if asked.name.is_empty() {
-        let sightings = boot.sightings.clone();
-        return boot.whole_site(move |roster| json_text(&rows(roster, &sightings, &asked))).await;
+        let boot_log = boot.log.clone();
+        return boot.whole_site(move |roster| json_text(&rows(roster, &boot_log, &asked))).await;
     }
-    Ok(bss_json(&rows(&boot.registry.roster(), &boot.sightings, &asked)))
+    Ok(bss_json(&rows(&boot.registry.roster(), &boot.log, &asked)))
 }
 
-fn rows(roster: &Roster, sightings: &Sightings, asked: &Asked) -> Vec<Row> {
+fn rows(roster: &Roster, boot_log: &BootLog, asked: &HistoryQuery) -> Vec<Row> {
     let endpoints: Vec<Endpoint> = match asked.endpoint.as_str() {
-        "" => Endpoint::ALL.to_vec(),
-        word => Endpoint::from_word(word).into_iter().collect(),
+        "" => Endpoint::BSS.to_vec(),
+        word => Endpoint::BSS.into_iter().filter(|endpoint| endpoint.as_str() == word).collect(),
     };
     if asked.name.is_empty() {
-        let seen = sightings.all().into_iter();
+        let seen = boot_log.all().into_iter();
         let seen = seen.filter(|(_, endpoint, _)| endpoints.contains(endpoint));
         let mut rows: Vec<Row> = seen
             .filter_map(|(id, endpoint, seen)| {
@@ -54,11 +53,11 @@ fn rows(roster: &Roster, sightings: &Sightings, asked: &Asked) -> Vec<Row> {
         rows.sort_unstable();
         return rows;
     }
-    let node = named(roster, &asked.name);
+    let node = node_of_host(roster, &asked.name).map(AsRef::as_ref);
     let name = node.map_or_else(|| asked.name.clone(), host_name);
-    let last = |endpoint| sightings.of(node?.id, endpoint).map(|seen| seen.last.as_second());
+    let last = |endpoint| boot_log.of(node?.id, endpoint).map(|seen| seen.last.as_second());
     let rows = endpoints.into_iter().filter_map(|endpoint| {
-        // Asked for one by both its names, BSS answers even if nobody was there.
+        // BSS answers a query by both names even without history.
         let never = (!asked.endpoint.is_empty()).then_some(0);
         Some(row(name.clone(), endpoint, last(endpoint).or(never)?))
     });
@@ -67,9 +66,4 @@ fn rows(roster: &Roster, sightings: &Sightings, asked: &Asked) -> Vec<Row> {
 
 fn row(name: String, endpoint: Endpoint, last_epoch: i64) -> Row {
     Row { name, endpoint: endpoint.as_str().to_owned(), last_epoch }
-}
-
-fn named<'r>(roster: &'r Roster, name: &str) -> Option<&'r Node> {
-    let by_xname = name.parse().ok().and_then(|xname| roster.by_xname(xname));
-    by_xname.or_else(|| roster.by_name(name)).map(AsRef::as_ref)
 }

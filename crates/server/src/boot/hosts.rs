@@ -6,17 +6,18 @@ use axum::extract::State;
 use axum::response::Response;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_boot::bss::host_name;
+use hoist_boot::bss::{host_name, node_of_host};
 use hoist_boot::parameters as boot_parameters;
-use hoist_inventory::{Roster, States};
 use hoist_model::node::{Arch, Power};
 use hoist_model::{BootParameters, Mac, Nid, Node};
+use hoist_site::{Roster, States};
 use http::Uri;
 use serde::Serialize;
 
 use super::{Boot, bss_json, json_text, parameters};
-use crate::failure::Failure;
-use crate::principal::{Principal, Reach};
+use crate::node_lookup::complete_roster;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::{Principal, Reach};
 
 /// One node. BSS has further members that the inventory does not keep; all of those are optional.
 #[derive(Debug, Serialize)]
@@ -61,7 +62,7 @@ pub(super) async fn get(State(boot): State<Boot>, uri: Uri) -> Result<Response, 
     if !asked.addresses() {
         return Err(Failure::new(Code::BadParameter, "No specified data requested"));
     }
-    let roster = boot.registry.roster();
+    let roster = complete_roster(&boot.registry)?;
     let found = nodes(&roster, &asked)?;
     Ok(bss_json(&found.into_iter().map(|node| host(node, &states)).collect::<Vec<_>>()))
 }
@@ -92,16 +93,14 @@ fn nodes<'r>(roster: &'r Roster, asked: &BootParameters) -> Result<Vec<&'r Arc<N
         let text: String = text.chars().take(64).collect();
         Failure::new(Code::NotFound, format!("Not Found - Unknown {what} '{text}'"))
     };
-    let by_name = |name: &String| {
-        let xname = name.parse().ok().and_then(|xname| roster.by_xname(xname));
-        xname.or_else(|| roster.by_name(name)).ok_or_else(|| unknown("host name", name))
-    };
+    let by_name =
+        |name: &String| node_of_host(roster, name).ok_or_else(|| unknown("host name", name));
     let by_mac = |mac: &String| {
         let found = mac.parse().ok().and_then(|mac| roster.by_mac(mac));
         found.ok_or_else(|| unknown("MAC address", mac))
     };
     let by_nid = |nid: &i32| {
-        let found = u32::try_from(*nid).ok().and_then(Nid::new).and_then(|nid| roster.by_nid(nid));
+        let found = u32::try_from(*nid).ok().map(Nid::new).and_then(|nid| roster.by_nid(nid));
         found.ok_or_else(|| unknown("NID", &nid.to_string()))
     };
     let names = asked.hosts.iter().map(by_name);

@@ -1,21 +1,21 @@
-//! Join tokens of SPIRE, fetched for a node whose command line wants one.
+//! SPIRE join tokens, fetched for a node whose kernel arguments need one.
 //!
-//! Only that node waits, and only so many wait at once: a server that hangs costs those who need
-//! it their boot, and nobody else anything.
+//! Only that node waits, and the number of waiting nodes is bounded: a hanging token server affects
+//! no other node.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoist_boot::answer::Pending;
+use hoist_boot::answer::PendingScript;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
-use super::helper::form;
+use crate::http_client::form;
 
-/// Requests under way at once.
+/// Concurrent requests.
 const AT_ONCE: usize = 64;
 /// How long a node waits until its request is sent.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest answer read.
 const MAX_ANSWER: usize = 64 * 1024;
 /// Longest token.
@@ -58,11 +58,11 @@ impl JoinTokens {
         Self { client, url: format!("{url}/api/token"), turns }
     }
 
-    pub(super) async fn fetch(&self, pending: &Pending) -> Result<String, TokenError> {
+    pub(super) async fn fetch(&self, pending: &PendingScript) -> Result<String, TokenError> {
         if pending.xname.is_empty() {
             return Err(TokenError::NoNode);
         }
-        let turn = tokio::time::timeout(PATIENCE, self.turns.acquire()).await;
+        let turn = tokio::time::timeout(TIMEOUT, self.turns.acquire()).await;
         let _turn = turn.map_err(|_| TokenError::Busy)?;
         let kind = kind(pending.role.as_deref(), pending.subrole.as_deref());
         let kind = kind.map(|kind| ("type", kind));

@@ -1,4 +1,4 @@
-//! `/boot/v2`: boot configurations, and what they come to for a node.
+//! `/boot/v2`: boot configurations and their effect on a node.
 
 use std::sync::Arc;
 
@@ -7,30 +7,35 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::boot::{
-    BootConfigObject, BootDiff, ExplainedChoice, Explanation, History, HistoryRow, LostChoice, Word,
+    BootConfigObject, BootDiff, ExplainedChoice, Explanation, History, HistoryRow, KernelArgument,
+    LostChoice,
 };
 use hoist_api::inventory::Listing;
 use hoist_boot::answer::{JOIN_TOKEN, asked_by};
 use hoist_boot::explain;
 use hoist_boot::rule::selected;
-use hoist_boot::{Answer, Booter, Choice, Place, Standing};
-use hoist_inventory::{Resource, Roster};
-use hoist_model::{BootConfig, Mac, Nid, Node, NodeId, Xname};
+use hoist_boot::{Answer, BootContext, Booter, Choice, Place};
+use hoist_model::{BootAction, BootConfig, Node};
+use hoist_site::{Resource, Roster};
 use http::{HeaderMap, header};
 use serde::Deserialize;
 
-use super::script::{TEXT, place};
-use super::{Boot, Endpoint, Seen, change};
+use super::script::{NO_JOIN_TOKENS, TEXT, place};
+use super::{Boot, BootLogRow, Endpoint, change};
 use crate::authorisation::Access;
-use crate::extract::{Json, Path, Query};
-use crate::failure::Failure;
-use crate::inventory::{MAX_APPLY_BYTES, Sight, bad_parameter, no_such_node};
-use crate::peer::{GatewayPrefix, Peer};
-use crate::principal::Principal;
-use crate::route::{Plane, Route};
+use crate::authorisation::Sight;
+use crate::inventory::{MAX_APPLY_BYTES, bad_parameter};
+use crate::node_lookup::find_node;
+use hoist_chassis::extract::{Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::{GatewayPrefix, Peer};
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::{AccessClass, Route};
 
-pub(super) const READ: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Read };
-pub(super) const WRITE: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Write };
+pub(super) const READ: AccessClass =
+    AccessClass::Admin { context: Context::Boot, verb: Verb::Read };
+pub(super) const WRITE: AccessClass =
+    AccessClass::Admin { context: Context::Boot, verb: Verb::Write };
 
 pub(super) fn routes() -> Vec<Route<Boot>> {
     vec![
@@ -65,21 +70,6 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
             .streaming()
             .gives::<BootDiff>(200),
     ]
-}
-
-/// A node as people name it in a path: by name, xname, MAC, nid or id.
-pub(crate) fn find<'r>(
-    roster: &'r Roster,
-    sight: &Sight,
-    text: &str,
-) -> Result<&'r Arc<Node>, Failure> {
-    let by_xname = || text.parse::<Xname>().ok().and_then(|xname| roster.by_xname(xname));
-    let by_mac = || text.parse::<Mac>().ok().and_then(|mac| roster.by_mac(mac));
-    let by_nid = || text.parse::<Nid>().ok().and_then(|nid| roster.by_nid(nid));
-    let by_id = || text.parse::<NodeId>().ok().and_then(|id| roster.by_id(id));
-    let found = roster.by_name(text).or_else(by_xname).or_else(by_mac).or_else(by_nid);
-    let found = found.or_else(by_id).filter(|node| sight.reaches(roster, node));
-    found.ok_or_else(|| no_such_node(format!("`{text}`")))
 }
 
 pub(super) fn sight(principal: &Principal, verb: Verb, roster: &Roster) -> Sight {
@@ -139,7 +129,7 @@ async fn explain(
     headers: HeaderMap,
 ) -> Result<Json<Explanation>, Failure> {
     let roster = boot.registry.roster();
-    let node = find(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
+    let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
     let place = place(&headers, &peer, GatewayPrefix::default());
     Ok(Json(boot.explain(&roster, node, place)))
 }
@@ -162,7 +152,7 @@ async fn script(
     let text = match query.at.filter(|at| *at != current.revision()) {
         None => {
             let sight = sight(&principal, Verb::Read, &current);
-            let node = find(&current, &sight, &node)?;
+            let node = find_node(&current, &sight, &node)?;
             boot.script_of(&boot.booter, &current, node, place, true)?
         }
         Some(at) => {
@@ -173,7 +163,7 @@ async fn script(
             })?;
             let roster = Arc::new(roster);
             let sight = sight(&principal, Verb::Read, &roster);
-            let node = find(&roster, &sight, &node)?;
+            let node = find_node(&roster, &sight, &node)?;
             boot.script_of(&boot.booter.another(), &roster, node, place, false)?
         }
     };
@@ -186,14 +176,14 @@ async fn history(
     Path(node): Path<String>,
 ) -> Result<Json<History>, Failure> {
     let roster = boot.registry.roster();
-    let node = find(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
-    let row = |endpoint| Some(history_row(endpoint, boot.sightings.of(node.id, endpoint)?));
+    let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
+    let row = |endpoint| Some(history_row(endpoint, boot.log.of(node.id, endpoint)?));
     let rows = Endpoint::ALL.into_iter().filter_map(row).collect();
     Ok(Json(History { node: node.name.clone(), rows }))
 }
 
-fn history_row(endpoint: Endpoint, seen: Seen) -> HistoryRow {
-    let Seen { last, count, what, revision, from } = seen;
+fn history_row(endpoint: Endpoint, seen: BootLogRow) -> HistoryRow {
+    let BootLogRow { last, count, what, revision, from } = seen;
     HistoryRow {
         endpoint: endpoint.as_str().to_owned(),
         last,
@@ -217,40 +207,52 @@ fn explained(choice: &Choice) -> ExplainedChoice {
 impl Boot {
     fn explain(&self, roster: &Arc<Roster>, node: &Node, place: Place<'_>) -> Explanation {
         let table = self.booter.table(roster);
-        let state = self.one_boots.state(roster, node.id);
-        let standing = Standing::new(state.as_deref());
-        let found = explain::explain(&self.booter, roster, &table, node, standing, place);
-        let lost = |lost: &explain::Lost| LostChoice {
+        let state = self.pending_boots.state(roster, node.id);
+        let standing = BootContext::new(state.as_deref());
+        let mut found = explain::explain(&self.booter, roster, &table, node, standing, place);
+        self.explain_join_token(&mut found);
+        let lost = |lost: &explain::RejectedChoice| LostChoice {
             choice: explained(&lost.choice),
             why: lost.why.clone(),
         };
-        let word = |(word, origin): (String, hoist_boot::command_line::Origin)| Word {
-            word,
-            origin: origin.as_str().to_owned(),
+        let argument = |(argument, origin): (String, hoist_boot::command_line::Origin)| {
+            KernelArgument { argument, origin: origin.as_str().to_owned() }
         };
         let images = found.images;
-        let seen = self.sightings.of(node.id, Endpoint::Bootscript);
+        let last = |endpoint| Some(history_row(endpoint, self.log.of(node.id, endpoint)?));
         Explanation {
             node: node.name.clone(),
             id: node.id,
             mac: roster.boot(node).map(|boot| boot.mac),
             doing: found.doing,
+            problem: found.problem,
+            discovery: found.discovery.iter().map(|key| format!("bss:{key}")).collect(),
             choice: found.choice.as_ref().map(explained),
             lost: found.lost.iter().map(lost).collect(),
             kernel: images.as_ref().map(|images| images.kernel.clone()),
             initrd: images.map(|images| images.initrd).unwrap_or_default(),
             plugins: found.plugins,
-            words: found.words.into_iter().map(word).collect(),
+            arguments: found.arguments.into_iter().map(argument).collect(),
             state: standing.state.cloned(),
             enabled: node.spec.enabled,
             protected: node.is_protected(),
-            last: seen.map(|seen| history_row(Endpoint::Bootscript, seen)),
+            last: last(Endpoint::Bootscript),
+            last_error: last(Endpoint::BootscriptError),
             revision: roster.revision(),
             age_seconds: self.registry.contact().silent.as_secs(),
         }
     }
 
-    /// What the node would be answered, without remembering that it was asked.
+    /// A script with the place of a join token needs a server of tokens.
+    fn explain_join_token(&self, found: &mut explain::Explanation) {
+        let wants_token = found.arguments.iter().any(|(argument, _)| argument.contains(JOIN_TOKEN));
+        if found.doing.boots() && wants_token && self.contacts.join_tokens.is_none() {
+            found.doing = BootAction::Fail;
+            found.problem = Some(NO_JOIN_TOKENS.to_owned());
+        }
+    }
+
+    /// Renders the node's script without an entry in the boot log.
     fn script_of(
         &self,
         booter: &Booter,
@@ -259,9 +261,14 @@ impl Boot {
         place: Place<'_>,
         current: bool,
     ) -> Result<String, Failure> {
-        let (asked, now) = (asked_by(roster, node), self.chassis.clock.now());
+        let asked = asked_by(roster, node);
+        let now = self.chassis.clock.now();
         let state = |id| {
-            if current { self.one_boots.state(roster, id) } else { roster.boot_state(id).cloned() }
+            if current {
+                self.pending_boots.state(roster, id)
+            } else {
+                roster.boot_state(id).cloned()
+            }
         };
         let mut answer = booter.answer(roster, &asked, place, now, state);
         // Made for the machine when it asks; here the place of the token is shown.
@@ -270,7 +277,7 @@ impl Boot {
         }
         match answer {
             Answer::Script { text, .. } => Ok(text),
-            Answer::NotFound { detail } => Err(Failure::new(Code::NotFound, detail)),
+            Answer::NotFound { detail, .. } => Err(Failure::new(Code::NotFound, detail)),
             Answer::Parts { .. } | Answer::NeedsToken(_) => {
                 unreachable!("a script was asked for, and its token was put in")
             }

@@ -4,17 +4,18 @@
 //! slower than the machines, notices are dropped and counted.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::helper::form;
+use crate::http_client::form;
 
 /// Notices that may wait.
 const QUEUE: usize = 4096;
-/// Requests under way at once.
+/// Concurrent requests.
 const AT_ONCE: usize = 16;
 
 /// Cheap to clone; all clones are the same.
@@ -44,9 +45,9 @@ impl Notices {
         }
     }
 
-    /// Sends what is told, until told to stop.
+    /// Sends queued notices until `stop`.
     pub(super) async fn send(self, stop: CancellationToken) {
-        let taken = self.0.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = self.0.receiver.lock().take();
         let Some(mut receiver) = taken else { return };
         let mut under_way = JoinSet::new();
         loop {
@@ -65,7 +66,7 @@ impl Notices {
         let sent = form(&self.0.client, &self.0.url, &[("data", &from)]).send().await;
         if let Err(error) = sent.and_then(reqwest::Response::error_for_status) {
             metrics::counter!("hoist_boot_notice_failures_total").increment(1);
-            let error = crate::chain(&error.without_url());
+            let error = hoist_diagnostic::chain(&error.without_url());
             tracing::debug!(error, "a boot notice was not delivered");
         }
     }

@@ -4,23 +4,23 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_api::bss::{ImportParameters, ImportedParameters, LeftOut};
-use hoist_boot::asked::integer;
-use hoist_boot::parameters::{self, Done, Refused};
-use hoist_inventory::Roster;
-use hoist_inventory::plan::Draft;
-use hoist_inventory::registry::{Terms, WriteError};
+use hoist_api::bss::{ImportParameters, ImportRemark, ImportedParameters};
+use hoist_boot::parameters::{self, ParametersError, WriteResult};
+use hoist_boot::request::integer;
 use hoist_model::BootParameters;
+use hoist_site::Roster;
+use hoist_site::plan::Draft;
+use hoist_site::registry::{Terms, WriteError};
 use http::{HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::{Boot, bss_json, json_text};
-use crate::auth::AuditContext;
-use crate::authorisation::Scoped;
-use crate::extract::{Json, Query, read_body};
-use crate::failure::Failure;
-use crate::inventory::WriteQuery;
-use crate::principal::Principal;
-use crate::route::{Plane, Route};
+use crate::authorisation::ScopedCommit;
+use crate::inventory::{WriteQuery, write_failure};
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Json, Query, read_body};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::{AccessClass, Route};
 
 /// Largest body: a hundred thousand hosts, or one record with all its cloud-init data.
 const MAX_BODY: usize = 16 * 1024 * 1024;
@@ -28,12 +28,12 @@ const MAX_BODY: usize = 16 * 1024 * 1024;
 const REFERRAL_TOKEN: HeaderName = HeaderName::from_static("bss-referral-token");
 
 /// Who may read boot parameters, wherever they are shown.
-pub(super) const READ: Plane = Plane::Bss { verb: Verb::Read };
+pub(super) const READ: AccessClass = AccessClass::Bss { verb: Verb::Read };
 
 pub(super) fn routes() -> Vec<Route<Boot>> {
     const PATH: &str = "/boot/v1/bootparameters";
-    const WRITE: Plane = Plane::Bss { verb: Verb::Write };
-    const IMPORT: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Write };
+    const WRITE: AccessClass = AccessClass::Bss { verb: Verb::Write };
+    const IMPORT: AccessClass = AccessClass::Admin { context: Context::Boot, verb: Verb::Write };
     /// All records of a large site at once.
     const MAX_IMPORT: usize = 256 * 1024 * 1024;
     let routes = vec![
@@ -92,7 +92,8 @@ async fn get(State(boot): State<Boot>, uri: Uri, request: Request) -> Result<Res
             Some(filter) => filter,
         },
     };
-    Ok(bss_json(&parameters::find(&boot.registry.roster(), &filter)?))
+    let found = parameters::find(&boot.registry.roster(), &filter);
+    Ok(bss_json(&found.map_err(|refusal| refused(&refusal))?))
 }
 
 async fn post(
@@ -119,7 +120,8 @@ async fn put(
     let keep_kernel = boot.keep_kernel;
     let write = |draft: &mut Draft<'_>| parameters::replace(draft, &given, &token, keep_kernel);
     let done = boot.write_parameters(principal, audit, write).await?;
-    Ok((referral(&done, &token), bss_json(&given)).into_response())
+    let stored = parameters::spelled(&boot.registry.roster(), &given);
+    Ok((referral(&done, &token), bss_json(&stored)).into_response())
 }
 
 async fn patch(
@@ -140,28 +142,36 @@ async fn delete(
     request: Request,
 ) -> Result<StatusCode, Failure> {
     let given = whole_body(request).await?;
-    boot.write_parameters(principal, audit, |draft| parameters::remove(draft, &given)).await?;
-    Ok(StatusCode::OK)
+    let remove = |draft: &mut Draft<'_>| parameters::remove(draft, &given);
+    match boot.write_parameters(principal, audit, remove).await? {
+        None => Ok(StatusCode::OK),
+        Some(problem) => Err(refused(&problem)),
+    }
 }
 
 impl Boot {
-    async fn write_parameters(
+    async fn write_parameters<T: Default + Send>(
         &self,
         principal: Principal,
         audit: AuditContext,
-        write: impl Fn(&mut Draft<'_>) -> Result<Done, Refused> + Send + Sync,
-    ) -> Result<Done, Failure> {
-        let committer = self.chassis.audit.committer(audit.draft());
-        let commit = Scoped { principal, committer };
+        write: impl Fn(&mut Draft<'_>) -> Result<T, ParametersError> + Send + Sync,
+    ) -> Result<T, Failure> {
+        let commit = ScopedCommit::new(&self.chassis.audit, principal, &audit);
         // BSS's clients have no way to say how many nodes they mean.
-        let terms = Terms { no_brake: true, ..Terms::default() };
-        let mut done = Done::Nothing;
+        let terms = Terms { skip_change_guard: true, ..Terms::default() };
+        let mut done = T::default();
         let draft = |draft: &mut Draft<'_>| {
             done = write(draft).map_err(|refused| WriteError::Draft(Box::new(refused)))?;
             Ok(())
         };
-        self.registry.write(terms, &commit, draft).await?;
-        Ok(done)
+        match self.registry.write(terms, &commit, draft).await {
+            Ok(_) => Ok(done),
+            Err(WriteError::Draft(reason)) => Err(match reason.downcast::<ParametersError>() {
+                Ok(refusal) => refused(&refusal),
+                Err(reason) => write_failure(WriteError::Draft(reason)),
+            }),
+            Err(error) => Err(write_failure(error)),
+        }
     }
 }
 
@@ -179,21 +189,19 @@ async fn import(
         match BootParameters::from_value(value) {
             Ok(element) => elements.push((at, element)),
             Err(error) => {
-                left.push(LeftOut { at, who: String::new(), reason: error.to_string() });
+                left.push(ImportRemark { at, who: String::new(), reason: error.to_string() });
             }
         }
     }
     let terms = query.terms();
-    let committer = boot.chassis.audit.committer(audit.draft());
-    let commit = Scoped { principal, committer };
-    let mut imported = parameters::Imported::default();
+    let commit = ScopedCommit::new(&boot.chassis.audit, principal, &audit);
+    let mut imported = parameters::ImportResult::default();
     let draft = |draft: &mut Draft<'_>| {
         imported = parameters::import(draft, &elements, mint_token);
         Ok(())
     };
-    let written = boot.registry.write(terms, &commit, draft).await?;
-    let found = imported.left.into_iter();
-    left.extend(found.map(|parameters::Left { at, who, reason }| LeftOut { at, who, reason }));
+    let written = boot.registry.write(terms, &commit, draft).await.map_err(write_failure)?;
+    left.extend(remarks(imported.left));
     left.sort_by_key(|left| left.at);
     Ok(Json(ImportedParameters {
         revision: written.revision,
@@ -205,7 +213,14 @@ async fn import(
         affected: written.plan.affected.len(),
         needs_affects: written.needs_affects,
         left,
+        revived: remarks(imported.revived),
+        kept: remarks(imported.kept),
     }))
+}
+
+fn remarks(found: Vec<parameters::RecordRemark>) -> Vec<ImportRemark> {
+    let remark = |parameters::RecordRemark { at, who, reason }| ImportRemark { at, who, reason };
+    found.into_iter().map(remark).collect()
 }
 
 /// `name`, `mac` and `nid`, repeated or joined by commas; `None` when there is none of them. One
@@ -250,20 +265,18 @@ fn unreadable(error: hoist_model::ParseParametersError) -> Failure {
     Failure::new(Code::MalformedBody, format!("Bad Request: {error}"))
 }
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
-        let code = match refused {
-            Refused::Bad(_) => Code::InvalidBody,
-            Refused::Missing(_) => Code::NotFound,
-        };
-        Self::new(code, refused.to_string())
-    }
+fn refused(refused: &ParametersError) -> Failure {
+    let code = match refused {
+        ParametersError::Bad(_) => Code::InvalidBody,
+        ParametersError::Missing(_) => Code::NotFound,
+    };
+    Failure::new(code, refused.to_string())
 }
 
 /// Who wrote records learns the token that their nodes will carry.
-fn referral(done: &Done, token: &str) -> Option<[(HeaderName, HeaderValue); 1]> {
+fn referral(done: &WriteResult, token: &str) -> Option<[(HeaderName, HeaderValue); 1]> {
     let value = HeaderValue::from_str(token).expect("hexadecimal digits");
-    (*done == Done::Records).then_some([(REFERRAL_TOKEN, value)])
+    (*done == WriteResult::Records).then_some([(REFERRAL_TOKEN, value)])
 }
 
 fn mint_token() -> String {

@@ -1,7 +1,7 @@
-//! A node says that it is up: with what it says, and what follows from that.
+//! Phone-home reports of nodes and their effect.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -9,22 +9,25 @@ use axum::response::Response;
 use hoist_api::Code;
 use hoist_boot::answer::mode;
 use hoist_boot::bss::host_name;
-use hoist_boot::{Standing, bss};
-use hoist_inventory::Roster;
-use hoist_inventory::plan::Draft;
-use hoist_inventory::registry::Terms;
+use hoist_boot::{BootContext, bss};
 use hoist_model::{BootMode, BootParameters, CloudInit, Node, NodeId, PhoneHome};
+use hoist_site::Roster;
+use hoist_site::plan::Draft;
+use hoist_site::registry::Terms;
 use http::{HeaderMap, header};
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::cloud_init::asking;
-use super::once::Settled;
+use super::pending_boots::IncludedEntries;
 use super::{Boot, bss_json};
-use crate::auth::AuditContext;
-use crate::extract::read_body;
-use crate::failure::Failure;
-use crate::peer::Peer;
+use crate::audited_commit::AuditedCommit;
+use crate::inventory::write_failure;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::read_body;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
 
 /// Largest report of a node: a few public keys.
 pub(crate) const MAX_REPORT: usize = 64 * 1024;
@@ -34,6 +37,17 @@ const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// Nodes whose last report is remembered; beyond that, the old ones are forgotten.
 const MAX_REPORTERS: usize = 10_000;
+
+/// The fields of a report.
+const FIELDS: [&str; 7] = [
+    "pub_key_dsa",
+    "pub_key_rsa",
+    "pub_key_ecdsa",
+    "pub_key_ed25519",
+    "instance_id",
+    "hostname",
+    "fqdn",
+];
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -55,12 +69,15 @@ pub(super) async fn by_address(
         return Err(Failure::new(Code::NotFound, detail));
     }
     boot.phoned_home(node, &report, Word::Counts, &audit).await?;
-    let cloud_init = CloudInit { phone_home: report, ..CloudInit::default() };
+    // The record as it was before the report; only the report changes it.
+    let record = bss::own_record(&roster, node, None);
+    let stored = record.and_then(|record| record.cloud_init.as_deref().cloned());
+    let cloud_init = CloudInit { phone_home: report, ..stored.unwrap_or_default() };
     let hosts = vec![host_name(node)];
     Ok(bss_json(&BootParameters { hosts, cloud_init, ..BootParameters::default() }))
 }
 
-/// Reads what a node says, as a form or as JSON.
+/// Reads a report, as a form or as JSON.
 pub(crate) async fn read(request: Request) -> Result<PhoneHome, Failure> {
     let form = is_form(request.headers());
     read_report(&read_body(request).await?, form)
@@ -86,19 +103,25 @@ fn read_report(body: &[u8], form: bool) -> Result<PhoneHome, Failure> {
     let first = serde_json::Deserializer::from_slice(body).into_iter::<Value>().next();
     let value = match first {
         Some(Ok(value)) => value,
-        _ if form => Value::Object(form_members(body)),
+        _ if form => Value::Object(form_members(body).ok_or_else(|| {
+            unreadable("the form has no field of a report, such as `hostname`".to_owned())
+        })?),
         Some(Err(error)) => return Err(unreadable(format!("the body is not JSON: {error}"))),
         None => return Err(unreadable("the body is empty; send a JSON object".to_owned())),
     };
     PhoneHome::from_value(value).map_err(|error| unreadable(error.to_string()))
 }
 
-fn form_members(body: &[u8]) -> Map<String, Value> {
+/// `None` if no field belongs to a report: every text can be read as a form.
+fn form_members(body: &[u8]) -> Option<Map<String, Value>> {
+    let is_field = |name: &str| FIELDS.iter().any(|field| field.eq_ignore_ascii_case(name));
     let pairs = form_urlencoded::parse(body);
-    pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect()
+    let members: Map<String, Value> =
+        pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect();
+    members.keys().any(|name| is_field(name)).then_some(members)
 }
 
-/// Whether what is said may change what the node boots.
+/// Whether a report may change the node's boot state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Word {
     Counts,
@@ -108,22 +131,22 @@ pub(crate) enum Word {
 
 impl Boot {
     fn is_installing(&self, roster: &Arc<Roster>, node: &Node) -> bool {
-        let state = self.one_boots.state(roster, node.id);
+        let state = self.pending_boots.state(roster, node.id);
         if state.as_ref().is_some_and(|state| state.installing.is_some()) {
             return true;
         }
-        let standing = Standing::new(state.as_deref());
+        let standing = BootContext::new(state.as_deref());
         let choice = self.booter.table(roster).best(roster, node, None, standing);
         mode(node, standing, choice.as_ref()) == BootMode::Install
     }
 
-    /// For a report that is told and nothing more.
+    /// Rate limit of a report that only becomes an event.
     pub(crate) fn may_report(&self, node: NodeId) -> Result<(), Failure> {
         self.may_say(node, Word::IsNoted)
     }
 
-    /// Nodes report once in a while. What is only noted may come from anybody, and must not keep the
-    /// node from saying what counts.
+    /// Rate limit per node. Reports without proof have a limit of their own, so that they cannot
+    /// block the proven ones.
     fn may_say(&self, node: NodeId, word: Word) -> Result<(), Failure> {
         if self.reports.is_too_soon((node, word), Instant::now()) {
             return Err(Failure::new(Code::TooManyRequests, "you report too often"));
@@ -131,8 +154,7 @@ impl Boot {
         Ok(())
     }
 
-    /// Keeps what the node says in its record, if it has one. A node that was being installed is
-    /// done with it.
+    /// Stores the report in the node's record, if it has one, and ends an installation.
     pub(crate) async fn phoned_home(
         &self,
         node: &Node,
@@ -147,7 +169,7 @@ impl Boot {
             return Ok(());
         }
         let now = self.chassis.clock.now();
-        let mut settled = Settled::new();
+        let mut settled = IncludedEntries::new();
         let draft = |draft: &mut Draft<'_>| {
             keep_report(draft, node, report);
             if installed {
@@ -155,25 +177,25 @@ impl Boot {
             }
             Ok(())
         };
-        let committer = self.chassis.audit.committer(audit.draft());
+        let committer = AuditedCommit::new(&self.chassis.audit, audit.draft());
         // One node, and it cannot say how many it means.
-        let terms = Terms { no_brake: true, ..Terms::default() };
+        let terms = Terms { skip_change_guard: true, ..Terms::default() };
         if let Err(error) = self.registry.write(terms, &committer, draft).await {
             self.reports.forget((node.id, word));
-            return Err(error.into());
+            return Err(write_failure(error));
         }
-        self.one_boots.written(&settled);
+        self.pending_boots.written(&settled);
         Ok(())
     }
 }
 
-/// When each node last reported: nobody gives a token here, so nobody may write without end.
+/// Time of each node's last report: the route needs no token, so its writes must be bounded.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Mutex<HashMap<(NodeId, Word), Instant>>);
 
 impl Reports {
     fn is_too_soon(&self, report: (NodeId, Word), now: Instant) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         let recent = |at: &Instant| now.duration_since(*at) < REPORT_EVERY;
         if last.get(&report).is_some_and(recent) {
             return true;
@@ -185,9 +207,9 @@ impl Reports {
         false
     }
 
-    /// What was not written may be tried again at once.
+    /// A report that was not stored may be repeated at once.
     fn forget(&self, report: (NodeId, Word)) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&report);
+        self.0.lock().remove(&report);
     }
 }
 
@@ -204,6 +226,9 @@ mod tests {
         assert_eq!(read_report(form, true).unwrap(), read);
         for wrong in [&b""[..], b"{", b"[]", br#"{"fqdn": 1}"#, form] {
             assert_eq!(read_report(wrong, false).unwrap_err().problem().status, 400);
+        }
+        for wrong in [&b""[..], b"junk", b"{", b"[]", b"a=b&c=d", b"\xff\x00"] {
+            assert_eq!(read_report(wrong, true).unwrap_err().problem().status, 400, "{wrong:?}");
         }
     }
 
@@ -223,6 +248,6 @@ mod tests {
             tokio::time::advance(Duration::from_millis(1)).await;
             reports.is_too_soon(node(n), Instant::now());
         }
-        assert!(reports.0.lock().unwrap().len() <= MAX_REPORTERS);
+        assert!(reports.0.lock().len() <= MAX_REPORTERS);
     }
 }

@@ -1,6 +1,6 @@
-//! Reading the inventory source anew because somebody outside says it changed.
+//! Imports the inventory source again on an outside notice.
 //!
-//! Anybody may say so, so it costs at most one reading in a while, however many say it.
+//! Notices need no token, so their number must not matter: at most one import per interval.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Boot;
-use crate::extract::read_body;
-use crate::failure::Failure;
-use crate::inventory::Source;
+use crate::site::Source;
+use hoist_chassis::extract::read_body;
+use hoist_chassis::failure::Failure;
 
 /// Least time between two readings that were asked for.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// How long `POST /boot/v1/hosts` waits for the reading to end, and a notice for its turn. Gateways
 /// give up after 10 s.
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Largest notice: of a hundred thousand nodes.
 pub(super) const MAX_NOTICE: usize = 2 * 1024 * 1024;
@@ -81,31 +81,33 @@ impl Refresh {
 
 /// `POST /boot/v1/hosts`.
 pub(super) async fn hosts(State(boot): State<Boot>) -> Response {
+    boot.booter.wake(boot.chassis.clock.now());
     // Without the store nothing is read, so there would be nothing to wait for.
     if boot.registry.contact().connected {
-        let _ = tokio::time::timeout(PATIENCE, boot.refresh.now()).await;
+        let _ = tokio::time::timeout(TIMEOUT, boot.refresh.now()).await;
     }
     let no_cache = [(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
     (StatusCode::NO_CONTENT, no_cache).into_response()
 }
 
-/// `POST /boot/v1/scn`: a notice that the state of nodes changed. What it says is not taken from
-/// it, but from the source.
+/// `POST /boot/v1/scn`: a notice that nodes changed. Its content is ignored; the source is read
+/// instead.
 pub(super) async fn scn(State(boot): State<Boot>, request: Request) -> Result<StatusCode, Failure> {
     let late = |_| Failure::new(Code::Timeout, "there are too many notices, or yours is too slow");
-    // Held while the body arrives: what is not read yet costs no memory.
+    // Held while the body arrives: an unread body costs no memory.
     let turn = boot.notice_turns.acquire();
-    let _turn = tokio::time::timeout(PATIENCE, turn).await.map_err(late)?;
-    let body = tokio::time::timeout(PATIENCE, read_body(request)).await.map_err(late)??;
+    let _turn = tokio::time::timeout(TIMEOUT, turn).await.map_err(late)?;
+    let body = tokio::time::timeout(TIMEOUT, read_body(request)).await.map_err(late)??;
     let good = tokio::task::spawn_blocking(move || is_notice(&body)).await;
     if !good.unwrap_or(false) {
         return Ok(StatusCode::BAD_REQUEST);
     }
+    boot.booter.wake(boot.chassis.clock.now());
     boot.refresh.soon();
     Ok(StatusCode::OK)
 }
 
-/// A notice, of which nothing is kept: anybody may send one, with anything in it.
+/// A notice; its content is discarded, because it is unauthenticated.
 struct Notice;
 
 /// A text, of which a byte is kept.

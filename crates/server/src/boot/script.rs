@@ -5,18 +5,19 @@ use std::net::SocketAddr;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
-use hoist_boot::answer::{Parts, Pending};
-use hoist_boot::{Answer, Asked, Place, Served, What};
-use hoist_model::HandOut;
+use hoist_boot::answer::{Parts, PendingScript};
+use hoist_boot::{Answer, BootRequest, Place, ServedScript, What};
+use hoist_model::{NodeId, ServedBoot};
 use http::{HeaderMap, Uri, header};
 use jiff::Timestamp;
+use tokio::time::Instant;
 
-use super::sightings::Allowance;
-use super::{Boot, bss_json};
-use crate::direct::{Fields, Head, Ready};
-use crate::failure::Failure;
-use crate::log_limit::LogLimit;
-use crate::peer::{GatewayPrefix, Peer};
+use super::unknown_machines::{Allowance, UnknownRequest};
+use super::{Boot, Endpoint, bss_json};
+use hoist_chassis::direct::{Fields, Head, ReadyAnswer};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::log_limit::LogLimit;
+use hoist_chassis::peer::{GatewayPrefix, Peer};
 
 pub(super) const TEXT: &str = "text/plain; charset=UTF-8";
 
@@ -24,14 +25,14 @@ pub(super) const TEXT: &str = "text/plain; charset=UTF-8";
 const LONG: u32 = 99;
 
 /// Without waiting; `None` when there is something to wait for, or a problem to tell.
-pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<Ready> {
-    let asked = Asked::parse(head.query).ok()?;
+pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<ReadyAnswer> {
+    let asked = BootRequest::parse(head.query).ok()?;
     let now = boot.chassis.clock.now();
     let answer = boot.answer(&asked, boot.place_of(head), now);
     let Answer::Script { text, served } = answer else { return None };
     let text = boot.served(head, &asked, text, &served, now);
     boot.tell(head.peer, head.fields);
-    Some(Ready { content_type: TEXT, body: text.into(), etag: None })
+    Some(ReadyAnswer { content_type: TEXT, body: text.into(), etag: None })
 }
 
 pub(super) async fn bootscript(
@@ -43,16 +44,20 @@ pub(super) async fn bootscript(
 ) -> Result<Response, Failure> {
     boot.tell(&peer, &headers);
     let query = uri.query().unwrap_or_default();
-    let asked =
-        Asked::parse(query).map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
+    let asked = BootRequest::parse(query)
+        .map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
     let now = boot.chassis.clock.now();
     let path = uri.path();
     let head = Head { path, query, fields: (&headers).into(), peer: &peer, prefix };
     let answer = match boot.answer(&asked, boot.place_of(&head), now) {
-        Answer::NeedsToken(pending) => {
-            let token = boot.join_token(&pending).await?;
-            pending.finish(&token)
-        }
+        Answer::NeedsToken(pending) => match boot.join_token(&pending).await {
+            Ok(token) => pending.finish(&token),
+            Err(failure) => {
+                let detail = failure.problem().detail.clone();
+                boot.note_error(&asked, pending.node(), &detail, &head, now);
+                return Err(failure);
+            }
+        },
         answer => answer,
     };
     match answer {
@@ -61,7 +66,10 @@ pub(super) async fn bootscript(
             Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())
         }
         Answer::Parts { parts, .. } => Ok(json(parts)),
-        Answer::NotFound { detail } => Err(Failure::new(Code::NotFound, detail)),
+        Answer::NotFound { node, detail } => {
+            boot.note_error(&asked, node, &detail, &head, now);
+            Err(Failure::new(Code::NotFound, detail))
+        }
         Answer::NeedsToken(_) => unreachable!("it was fetched above"),
     }
 }
@@ -81,7 +89,7 @@ fn json(parts: Parts) -> Response {
     }))
 }
 
-/// As it is for a preview: nobody in particular asks.
+/// For a preview, without a caller.
 pub(crate) fn place<'a>(
     fields: impl Into<Fields<'a>>,
     peer: &Peer,
@@ -91,7 +99,13 @@ pub(crate) fn place<'a>(
     Place { host, secure: peer.secure, prefix: prefix.as_str(), from: None }
 }
 
-/// Whoever asks for the script can repeat it.
+pub(super) const NO_JOIN_TOKENS: &str =
+    "no server is configured for join tokens; set `boot.spire_url`";
+
+/// Longest detail of an error in the boot log.
+const MAX_DETAIL: usize = 300;
+
+/// Callers can repeat the request without end.
 static JOIN_TOKEN_FAILURES: LogLimit = LogLimit::per_second();
 
 impl Boot {
@@ -108,81 +122,119 @@ impl Boot {
         }
     }
 
-    async fn join_token(&self, pending: &Pending) -> Result<String, Failure> {
+    async fn join_token(&self, pending: &PendingScript) -> Result<String, Failure> {
         let Some(join_tokens) = &self.contacts.join_tokens else {
-            let detail = format!("{}: there is nobody to ask for a join token", pending.xname);
+            let detail = format!("{}: {NO_JOIN_TOKENS}", pending.xname);
             return Err(Failure::new(Code::Internal, detail).with_remedy("set `boot.spire_url`"));
         };
         join_tokens.fetch(pending).await.map_err(|error| {
             metrics::counter!("hoist_join_token_failures_total").increment(1);
             if let Some(left_out) = JOIN_TOKEN_FAILURES.permit() {
-                let error = crate::chain(&error);
+                let error = hoist_diagnostic::chain(&error);
                 tracing::warn!(node = pending.xname, error, left_out, "no join token");
             }
             Failure::new(Code::Internal, format!("{}: no join token: {error}", pending.xname))
         })
     }
 
-    fn answer(&self, asked: &Asked<'_>, place: Place<'_>, now: Timestamp) -> Answer {
-        let roster = self.registry.glance();
-        self.booter.answer(&roster, asked, place, now, |id| self.one_boots.state(&roster, id))
+    fn answer(&self, asked: &BootRequest<'_>, place: Place<'_>, now: Timestamp) -> Answer {
+        let roster = self.registry.load();
+        let state = |id| self.pending_boots.state(&roster, id);
+        match self.booter.answer(&roster, asked, place, now, state) {
+            // The node may be one that was not read yet: a 404 would end its boot.
+            Answer::NotFound { .. } if !self.registry.is_complete() => {
+                let waiting = BootRequest { wait: asked.wait.max(1), ..asked.clone() };
+                self.booter.answer(&roster, &waiting, place, now, state)
+            }
+            answer => answer,
+        }
     }
 
-    /// The script that is sent: a stranger who asks too often is put off for long. An error would
+    /// The script that is sent: an unknown machine that asks too often waits long. An error would
     /// end its boot.
     fn served(
         &self,
         head: &Head<'_>,
-        asked: &Asked<'_>,
+        asked: &BootRequest<'_>,
         text: String,
-        served: &Served,
+        served: &ServedScript,
         now: Timestamp,
     ) -> String {
         if self.note(asked, served, head, now) == Allowance::Within || served.what != What::AskAgain
         {
             return text;
         }
-        let later = Asked { wait: LONG, ..asked.clone() };
+        let later = BootRequest { wait: LONG, ts: None, ..asked.clone() };
         match self.answer(&later, self.place_of(head), now) {
             Answer::Script { text, served } if served.what == What::AskAgain => text,
             _ => text,
         }
     }
 
-    /// Remembers what was served.
+    /// Adds a request that ended in an error to the boot log, and reports it as an event.
+    fn note_error(
+        &self,
+        asked: &BootRequest<'_>,
+        node: Option<NodeId>,
+        detail: &str,
+        head: &Head<'_>,
+        now: Timestamp,
+    ) {
+        // `json=1` is for tools; a machine that boots asks for a script.
+        if asked.json {
+            return;
+        }
+        let Some(node) = node else {
+            self.note(asked, &ServedScript::new(None, What::AskAgain), head, now);
+            return;
+        };
+        let from = self.chassis.proxies.client(head.peer, head.fields);
+        let detail: String = detail.chars().take(MAX_DETAIL).collect();
+        let endpoint = Endpoint::BootscriptError;
+        self.log.note_request(node, endpoint, detail.as_str(), 0, from, now);
+        let roster = self.registry.load();
+        let Some(node) = roster.by_id(node) else { return };
+        if self.failures.may_report(node.id, Instant::now()) {
+            let told = serde_json::json!({"reason": detail, "from": from});
+            self.chassis.events.publish("boot.failed", &format!("node/{}", node.name), told);
+        }
+    }
+
+    /// Adds the answer to the boot log.
     fn note(
         &self,
-        asked: &Asked<'_>,
-        served: &Served,
+        asked: &BootRequest<'_>,
+        served: &ServedScript,
         head: &Head<'_>,
         now: Timestamp,
     ) -> Allowance {
         let from = self.chassis.proxies.client(head.peer, head.fields);
         if let Some(node) = served.node.filter(|_| served.is_kept_back) {
-            self.one_boots.kept_back(node, from, now);
+            self.pending_boots.kept_back(node, from, now);
         }
         match (served.node, &served.what) {
-            (Some(node), What::Boot { name, revision, hand_out, .. }) => {
-                self.sightings.booted(node, name.clone(), *revision, from, now);
-                if let Some(out) = hand_out {
-                    self.one_boots.hand_out(node, HandOut::clone(out));
+            (Some(node), What::Boot { name, revision, served_boot, .. }) => {
+                self.log.note_boot(node, name.clone(), *revision, from, now);
+                if let Some(out) = served_boot {
+                    self.pending_boots.push(node, ServedBoot::clone(out));
                 }
                 Allowance::Within
             }
             (Some(node), What::Agent { nonce }) => {
-                self.sightings.booted(node, "agent", 0, from, now);
+                self.log.note_boot(node, "agent", 0, from, now);
                 self.agents_sent.push(node, *nonce, from);
                 Allowance::Within
             }
             (Some(node), What::Disk) => {
-                self.sightings.booted(node, "disk", 0, from, now);
+                self.log.note_boot(node, "disk", 0, from, now);
                 Allowance::Within
             }
             (Some(_), What::Hold | What::AskAgain | What::Discovery) => Allowance::Within,
             (None, what) => {
                 let agent = head.fields.get(&header::USER_AGENT);
                 let arch = asked.arch.as_deref();
-                self.sightings.stranger(&asked.who, arch, from, agent, what, now)
+                let who = &asked.who;
+                self.log.note_unknown(&UnknownRequest { who, arch, from, agent, what, at: now })
             }
         }
     }

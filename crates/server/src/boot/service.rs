@@ -7,10 +7,10 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{Boot, bss_json};
+use super::{Boot, BssDialect, bss_json};
 
 /// How long the store is given to tell how it is.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) async fn status() -> Response {
     bss_json(&running())
@@ -32,12 +32,16 @@ pub(super) async fn storage(State(boot): State<Boot>) -> Response {
 /// As the upstream of BSS tells it, whatever the store is.
 pub(super) async fn etcd(State(boot): State<Boot>) -> Response {
     let there = boot.store_is_there().await;
-    told(there, &json!({ "bss-status-etcd": word(there) }))
+    told(there, &of_etcd(there))
 }
 
 pub(super) async fn all(State(boot): State<Boot>) -> Response {
     let there = boot.store_is_there().await;
-    let parts = [running(), of_version(), boot.hsm(), boot.storage(there)];
+    let storage = match boot.dialect {
+        BssDialect::OpenChami => boot.storage(there),
+        BssDialect::Hpe => of_etcd(there),
+    };
+    let parts = [running(), of_version(), boot.hsm(), storage];
     let members = parts.into_iter().filter_map(|part| match part {
         Value::Object(members) => Some(members),
         _ => None,
@@ -48,6 +52,10 @@ pub(super) async fn all(State(boot): State<Boot>) -> Response {
 
 fn running() -> Value {
     json!({ "bss-status": "running" })
+}
+
+fn of_etcd(there: bool) -> Value {
+    json!({ "bss-status-etcd": word(there) })
 }
 
 fn of_version() -> Value {
@@ -76,7 +84,7 @@ impl Boot {
 
     /// Asked of the store itself, which takes one small question.
     async fn store_is_there(&self) -> bool {
-        let health = tokio::time::timeout(PATIENCE, self.registry.store().health()).await;
+        let health = tokio::time::timeout(TIMEOUT, self.registry.store().health()).await;
         self.registry.contact().connected && matches!(health, Ok(Ok(_)))
     }
 

@@ -1,4 +1,4 @@
-//! What was decided about the booting of nodes: by people, and by what nodes report.
+//! Boot states of nodes: set by operators and by reports of nodes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,28 +8,33 @@ use hoist_api::admin::{Context, Verb};
 use hoist_api::boot::{BootStateList, ModeWord, NodeBootState, StateRequest, StatesChanged};
 use hoist_boot::answer::asked_by;
 use hoist_boot::outcome;
-use hoist_boot::{Standing, Table};
-use hoist_inventory::plan::{Draft, Plan, Reason, Refusal};
-use hoist_inventory::registry::{Terms, WriteError};
-use hoist_inventory::{Resource, ResourceKey, Roster};
+use hoist_boot::{BootContext, Table};
+use hoist_diagnostic::Diagnostic;
 use hoist_model::selector::Bound;
 use hoist_model::{
-    BootConfig, BootMode, BootState, ConfigMode, Fault, Kind, Name, Node, NodeId, Provisioning,
+    BootConfig, BootMode, BootState, ConfigMode, Kind, Name, Node, NodeId, Provisioning,
 };
+use hoist_site::plan::{Draft, Plan, Reason, Refusal};
+use hoist_site::registry::{Terms, WriteError};
+use hoist_site::{Resource, ResourceKey, Roster};
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::Boot;
-use super::native::{READ, WRITE, find, sees_config, sight};
-use super::once::Settled;
-use crate::auth::AuditContext;
-use crate::authorisation::Scoped;
-use crate::extract::{Flag, Json, Path, Query};
-use crate::failure::Failure;
-use crate::inventory::{Sight, bad_parameter, bind, no_such_node};
-use crate::principal::Principal;
-use crate::provision::erasure::unerased;
-use crate::route::{Plane, Route};
+use super::native::{READ, WRITE, sees_config, sight};
+use super::pending_boots::IncludedEntries;
+use crate::audited_commit::AuditedCommit;
+use crate::authorisation::ScopedCommit;
+use crate::authorisation::Sight;
+use crate::inventory::write_failure;
+use crate::inventory::{bad_parameter, bind};
+use crate::node_lookup::find_node;
+use crate::node_lookup::no_such_node;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Flag, Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::{AccessClass, Route};
 
 /// Nodes in one page.
 const PAGE: usize = 5_000;
@@ -62,7 +67,7 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
             .takes::<StateRequest>()
             .gives::<StatesChanged>(200)
             .selective(),
-        Route::post("/boot/v2/installed/{node}", Plane::Agent, installed)
+        Route::post("/boot/v2/installed/{node}", AccessClass::Agent, installed)
             .summary("A node reports that it has installed itself: from now on it boots its disk")
             .gives::<NodeBootState>(200),
     ]
@@ -103,13 +108,13 @@ async fn get(
     Path(node): Path<String>,
 ) -> Result<Json<NodeBootState>, Failure> {
     let roster = boot.registry.roster();
-    let node = find(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
+    let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
     Ok(Json(object(&roster, &boot.booter.table(&roster), node)))
 }
 
 fn object(roster: &Roster, table: &Table, node: &Node) -> NodeBootState {
     let state = roster.boot_state(node.id).map(Arc::as_ref);
-    let standing = Standing::new(state);
+    let standing = BootContext::new(state);
     let asked = asked_by(roster, node).who.key();
     let choice = table.best(roster, node, asked.as_ref(), standing);
     NodeBootState {
@@ -136,7 +141,7 @@ async fn put(
     Json(request): Json<StateRequest>,
 ) -> Result<Json<StatesChanged>, Failure> {
     let roster = boot.registry.roster();
-    let id = find(&roster, &sight(&principal, Verb::Write, &roster), &node)?.id;
+    let id = find_node(&roster, &sight(&principal, Verb::Write, &roster), &node)?.id;
     let terms = Terms { dry_run: query.dry_run.0, ..Terms::default() };
     let decision = Decision { boot, principal, audit, request };
     decision.write(terms, |_| vec![id]).await
@@ -179,7 +184,7 @@ fn named(roster: &Roster, principal: &Principal, selector: &str) -> Vec<NodeId> 
     reached.map(|node| node.id).collect()
 }
 
-/// Somebody decides about nodes.
+/// An operator's request to set boot states.
 struct Decision {
     boot: Boot,
     principal: Principal,
@@ -197,15 +202,12 @@ impl Decision {
         let Self { boot, principal, audit, request } = self;
         let by = principal.who().to_string();
         let now = boot.chassis.clock.now();
-        // What does not let a node boot is open for all of them.
-        let unerased = if releases(&request) {
-            unerased(boot.chassis.store.as_ref()).await?
-        } else {
-            HashMap::new()
-        };
-        let committer = boot.chassis.audit.committer(audit.draft());
-        let commit = Scoped { principal, committer };
-        let (mut count, mut settled) = (0, Settled::new());
+        // Only requests that let a node boot need the list of unerased nodes.
+        let unerased =
+            if releases(&request) { boot.unerased.unerased().await? } else { HashMap::new() };
+        let commit = ScopedCommit::new(&boot.chassis.audit, principal, &audit);
+        let mut count = 0;
+        let mut settled = IncludedEntries::new();
         let written = boot
             .registry
             .write(terms, &commit, |draft| {
@@ -220,14 +222,15 @@ impl Decision {
                 }
                 settled.clear();
                 for id in ids {
-                    settled.extend(boot.one_boots.settle(draft, id));
+                    settled.extend(boot.pending_boots.settle(draft, id));
                     amend(draft, id, &by, now, &request);
                 }
                 Ok(())
             })
-            .await?;
+            .await
+            .map_err(write_failure)?;
         if !terms.dry_run {
-            boot.one_boots.written(&settled);
+            boot.pending_boots.written(&settled);
         }
         let roster = boot.registry.roster();
         let changed: Vec<_> = touched(&written.plan)
@@ -282,19 +285,20 @@ fn releases(request: &StateRequest) -> bool {
     request.mode.is_some_and(|word| !is_held(word)) || matches!(request.once, Some(Some(_)))
 }
 
-/// Nobody gets a machine with what was on its disks.
+/// A retired machine must not leave with readable data.
 fn not_erased(
     draft: &Draft<'_>,
     id: NodeId,
     unerased: &HashMap<NodeId, String>,
 ) -> Option<Refusal> {
-    let (node, run) = (draft.node(id)?, unerased.get(&id)?);
+    let node = draft.node(id)?;
+    let run = unerased.get(&id)?;
     let name = &node.name;
     let what =
         format!("its disks were to be erased in run {run}, and that has not come to its end");
     let hint = format!("`hoist provision retry {name}` erases them; then the node is retired");
-    let fault = Fault::new("", what).hint(hint);
-    Some(Refusal::new(Reason::Protected, format!("{} {name}", Kind::Node), fault))
+    let fault = Diagnostic::new("", what).hint(hint);
+    Some(Refusal::of(Reason::Protected, Kind::Node, name, fault))
 }
 
 /// A node that holds something is not wiped by a slip of the hand.
@@ -304,8 +308,8 @@ fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refu
     if let Some(Provisioning { run, .. }) = run {
         let name = &node.name;
         let what = format!("it is in run {run} of provisioning, which decides what it boots");
-        let fault = Fault::new("", what).hint(format!("`hoist provision abort {name}` first"));
-        return Some(Refusal::new(Reason::InUse, format!("{} {name}", Kind::Node), fault));
+        let fault = Diagnostic::new("", what).hint(format!("`hoist provision abort {name}` first"));
+        return Some(Refusal::of(Reason::InUse, Kind::Node, name, fault));
     }
     let once = request.once.as_ref().and_then(Option::as_ref);
     let by_name = once.is_some_and(|name| installs(draft.roster(), name));
@@ -313,17 +317,16 @@ fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refu
     if !by_name && !by_mode {
         return None;
     }
-    let subject = format!("{} {}", Kind::Node, node.name);
     if node.is_protected() {
-        let fault = Fault::new("", "it is protected and cannot be installed")
+        let fault = Diagnostic::new("", "it is protected and cannot be installed")
             .hint(format!("`hoist node protect --off {}` first", node.name));
-        return Some(Refusal::new(Reason::Protected, subject, fault));
+        return Some(Refusal::of(Reason::Protected, Kind::Node, &node.name, fault));
     }
     let state = draft.boot_state(id);
     let since = state.and_then(|state| state.installed).filter(|_| !request.reinstall)?;
-    let fault = Fault::new("", format!("it is installed since {since}"))
+    let fault = Diagnostic::new("", format!("it is installed since {since}"))
         .hint("`--reinstall` (`\"reinstall\": true`) installs it again; its disk may be wiped");
-    Some(Refusal::new(Reason::Protected, subject, fault))
+    Some(Refusal::of(Reason::Protected, Kind::Node, &node.name, fault))
 }
 
 fn amend(draft: &mut Draft<'_>, id: NodeId, by: &str, now: Timestamp, request: &StateRequest) {
@@ -341,12 +344,12 @@ fn amend(draft: &mut Draft<'_>, id: NodeId, by: &str, now: Timestamp, request: &
     });
 }
 
-/// What is said last holds: a mode takes back what was named for the next boot.
+/// The last command wins: a mode cancels a one-time boot.
 fn decide(roster: &Roster, state: &mut BootState, now: Timestamp, request: &StateRequest) {
     if let Some(word) = request.mode {
         state.mode = word.mode();
         match state.mode {
-            // Somebody says that there is something on it.
+            // The operator states that a system is installed.
             Some(BootMode::Disk) => {
                 state.installed.get_or_insert(now);
                 state.installing = None;
@@ -382,8 +385,8 @@ impl Boot {
         node: NodeId,
         by: &str,
         now: Timestamp,
-    ) -> Settled {
-        let settled = self.one_boots.settle(draft, node).into_iter().collect();
+    ) -> IncludedEntries {
+        let settled = self.pending_boots.settle(draft, node).into_iter().collect();
         draft.amend_boot_state(node, by, |state| state.report_installed(now));
         settled
     }
@@ -398,21 +401,23 @@ async fn installed(
     let roster = boot.registry.roster();
     let sight = Sight::within(&principal, Verb::Write, Context::Agent, &roster);
     let (id, name) = {
-        let node = find(&roster, &sight, &node)?;
+        let node = find_node(&roster, &sight, &node)?;
         (node.id, node.name.clone())
     };
-    let (by, now) = (principal.who().to_string(), boot.chassis.clock.now());
-    let committer = boot.chassis.audit.committer(audit.draft());
-    let terms = Terms { no_brake: true, ..Terms::default() };
-    let mut settled = Settled::new();
+    let by = principal.who().to_string();
+    let now = boot.chassis.clock.now();
+    let committer = AuditedCommit::new(&boot.chassis.audit, audit.draft());
+    let terms = Terms { skip_change_guard: true, ..Terms::default() };
+    let mut settled = IncludedEntries::new();
     let written = boot
         .registry
         .write(terms, &committer, |draft| {
             settled = boot.has_installed(draft, id, &by, now);
             Ok(())
         })
-        .await?;
-    boot.one_boots.written(&settled);
+        .await
+        .map_err(write_failure)?;
+    boot.pending_boots.written(&settled);
     if !written.plan.is_empty() {
         let told = serde_json::json!({"by": by});
         boot.chassis.events.publish("boot.installed", &format!("node/{name}"), told);

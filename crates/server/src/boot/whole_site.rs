@@ -3,24 +3,24 @@
 use axum::response::Response;
 use bytes::Bytes;
 use hoist_api::Code;
-use hoist_inventory::Roster;
+use hoist_site::Roster;
 use http::{HeaderValue, header};
 
 use super::{Boot, as_bss_json};
-use crate::failure::Failure;
-use crate::whole_site::{Turns, cut, lend};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::large_answer::{AnswerPermits, cut, lend};
 
 /// Cheap to clone; all clones are the same.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WholeSites {
-    /// Anybody may ask.
-    open: Turns,
+    /// For unauthenticated callers.
+    open: AnswerPermits,
     /// Readers of boot parameters do not wait for these.
-    parameters: Turns,
+    parameters: AnswerPermits,
 }
 
 impl Boot {
-    /// An answer that anybody may ask for.
+    /// An answer for unauthenticated callers.
     pub(super) async fn whole_site<F>(&self, text: F) -> Result<Response, Failure>
     where
         F: FnOnce(&Roster) -> Vec<u8> + Send + 'static,
@@ -35,7 +35,7 @@ impl Boot {
         self.whole(&self.whole_sites.parameters, text).await
     }
 
-    async fn whole<F>(&self, turns: &Turns, text: F) -> Result<Response, Failure>
+    async fn whole<F>(&self, turns: &AnswerPermits, text: F) -> Result<Response, Failure>
     where
         F: FnOnce(&Roster) -> Vec<u8> + Send + 'static,
     {

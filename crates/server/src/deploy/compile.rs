@@ -1,48 +1,56 @@
-//! Task files to a plan, as this site has it: its nodes, its actions, and what was done before.
+//! Task files to a plan of this site: its nodes, its actions and its earlier runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoist_api::deploy::{Diagnostic, PlanAnswer, PlanRequest, Selection, Severity, Skip, TaskFile};
-use hoist_deploy::compile::{self, Compiled, MAX_LISTED_EDGES, Options};
+use hoist_api::deploy::{
+    PlanAnswer, PlanRequest, Selection, Severity, Skip, TaskFile, TaskFileDiagnostic,
+};
+use hoist_deploy::compile::{self, CompiledPlan, MAX_LISTED_EDGES, Options};
 use hoist_deploy::diagnostic;
 use hoist_deploy::layer::{Book, Layer, merge};
 use hoist_deploy::parse::parse;
-use hoist_deploy::select::{self, Past};
+use hoist_deploy::select::{self, History};
 use hoist_deploy::spec::Sources;
 use hoist_deploy::target::{Node, Site};
 use hoist_engine::Plan;
 use hoist_engine::action::Catalog;
-use hoist_inventory::Roster;
+use hoist_model::NodeId;
 use hoist_model::node::Lifecycle;
+use hoist_site::Roster;
 
 use super::elections::deployment;
 
-/// What a plan is made for and with.
+/// The inputs of a compilation.
 #[derive(Debug)]
 pub struct Grounds<'a> {
     pub site: &'a Site,
     pub actions: &'a Catalog,
     /// What became of instances before.
-    pub past: Past,
+    pub past: History,
     /// How long tasks took, in milliseconds.
     pub expected_ms: BTreeMap<String, u64>,
 }
 
-/// The nodes and groups that plans are made for.
-pub fn site_of(roster: &Roster) -> Site {
+/// The nodes and groups that plans are made for. `installed_by` has the provisioning run of the
+/// system of each node.
+pub fn site_of(roster: &Roster, installed_by: &BTreeMap<NodeId, String>) -> Site {
     let nodes = roster.nodes().filter(|node| node.spec.enabled).map(|node| Node {
         id: node.id,
         name: node.name.clone(),
         spec: node.spec.clone(),
         lifecycle: Lifecycle::Declared,
+        system: match installed_by.get(&node.id) {
+            Some(run) => format!("{} {run}", node.generation),
+            None => node.generation.to_string(),
+        },
     });
     let computed =
         roster.groups().filter_map(|group| Some((group.key(), group.spec.selector.clone()?)));
     Site { nodes: nodes.collect(), computed_groups: computed.collect(), elections: BTreeMap::new() }
 }
 
-/// Compiles the files of a request; without a plan, the answer says what is wrong.
-pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Option<Compiled>) {
+/// Compiles the files of a request; without a plan, the answer has the diagnostics.
+pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Option<CompiledPlan>) {
     let mut sources = Sources::default();
     let mut found = Vec::new();
     let book = book_of(&request.files, &mut sources, &mut found);
@@ -53,7 +61,7 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
             select::Selection::default()
         }
     };
-    if found.iter().any(diagnostic::Diagnostic::is_error) {
+    if found.iter().any(diagnostic::SourceDiagnostic::is_error) {
         return (refused(&found, &sources), None);
     }
     let options = Options {
@@ -73,7 +81,8 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
                 Ok(plan) => answer(&plan),
                 Err(error) => {
                     let code = diagnostic::Code::Cycle;
-                    found.push(diagnostic::Diagnostic::without_place(code, error.to_string()));
+                    found
+                        .push(diagnostic::SourceDiagnostic::without_place(code, error.to_string()));
                     return (refused(&found, &sources), None);
                 }
             };
@@ -104,7 +113,7 @@ pub fn templates_of(files: &[TaskFile]) -> BTreeMap<(u32, String), String> {
 pub fn book_of(
     given: &[TaskFile],
     sources: &mut Sources,
-    found: &mut Vec<diagnostic::Diagnostic>,
+    found: &mut Vec<diagnostic::SourceDiagnostic>,
 ) -> Book {
     let mut files = Vec::new();
     for file in given {
@@ -117,12 +126,12 @@ pub fn book_of(
     book
 }
 
-fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::Diagnostic> {
+fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::SourceDiagnostic> {
     let on = match &asked.on {
         None => None,
         Some(text) => Some(text.parse().map_err(|error| {
             let message = format!("`{text}` is not a selector: {error}");
-            diagnostic::Diagnostic::without_place(diagnostic::Code::BadTarget, message)
+            diagnostic::SourceDiagnostic::without_place(diagnostic::Code::BadTarget, message)
         })?),
     };
     Ok(select::Selection {
@@ -137,27 +146,31 @@ fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::Diagnostic
     })
 }
 
-fn refused(found: &[diagnostic::Diagnostic], sources: &Sources) -> PlanAnswer {
+fn refused(found: &[diagnostic::SourceDiagnostic], sources: &Sources) -> PlanAnswer {
     PlanAnswer { diagnostics: told(found, sources), ..PlanAnswer::default() }
 }
 
-fn told(found: &[diagnostic::Diagnostic], sources: &Sources) -> Vec<Diagnostic> {
-    let tell = |one: &diagnostic::Diagnostic| Diagnostic {
+fn told(found: &[diagnostic::SourceDiagnostic], sources: &Sources) -> Vec<TaskFileDiagnostic> {
+    found.iter().map(|one| task_file_diagnostic(one, sources)).collect()
+}
+
+fn task_file_diagnostic(
+    one: &diagnostic::SourceDiagnostic,
+    sources: &Sources,
+) -> TaskFileDiagnostic {
+    TaskFileDiagnostic {
         severity: match one.severity {
             diagnostic::Severity::Error => Severity::Error,
             diagnostic::Severity::Warning => Severity::Warning,
             diagnostic::Severity::Info => Severity::Note,
         },
         code: one.code.as_str().to_owned(),
-        message: one.message.clone(),
-        at: one.place.map(|place| sources.show(place)).unwrap_or_default(),
-        hint: one.remedy.clone(),
+        diagnostic: one.located(sources),
         drawing: one.draw(sources, false),
-    };
-    found.iter().map(tell).collect()
+    }
 }
 
-/// What there is to say about a plan.
+/// The description of a plan.
 pub(super) fn answer(plan: &Plan) -> PlanAnswer {
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
     let skips = steps().filter_map(|(id, step)| {

@@ -6,7 +6,7 @@ use hoist_api::Code;
 use hoist_api::deploy::TaskFile;
 use hoist_store::{Compare, Key, Op, Revision, Store, Txn};
 
-use crate::failure::Failure;
+use hoist_chassis::failure::Failure;
 
 /// First members of a role that are remembered.
 const MAX_REMEMBERED: usize = 16;
@@ -15,29 +15,29 @@ const MAX_NAME: usize = 200;
 
 /// Roles and who was chosen for each, the latest first. Earlier ones count where the latest is no
 /// member: two files of one name may be of two projects.
-pub(super) type Chosen = BTreeMap<String, Vec<String>>;
+pub(super) type ElectedMembers = BTreeMap<String, Vec<String>>;
 
-/// What was chosen for the roles of a deployment, as the store has it.
+/// The elected first members of a deployment's roles, as stored.
 #[derive(Debug)]
 pub(super) struct Elections {
     key: Key,
     at: Option<Revision>,
-    pub(super) chosen: Chosen,
+    pub(super) chosen: ElectedMembers,
 }
 
-/// What a deployment is known by: its first file, wherever that lies.
+/// The name of a deployment: its first file, without the directory.
 pub(super) fn deployment(files: &[TaskFile]) -> &str {
     let path = files.first().map_or("", |file| file.name.as_str());
     path.rsplit('/').next().unwrap_or_default()
 }
 
 impl Elections {
-    /// As the store has them. A plan made without them could begin a second time what may begin
-    /// only once, so there is none without the store.
+    /// Reads the elections from the store. A plan without them could run a once-only task a second
+    /// time, so there must be no plan while the store is unreachable.
     pub(super) async fn read(store: &dyn Store, deployment: &str) -> Result<Self, Failure> {
         let key = key(deployment);
         let Some(record) = store.get(&key).await? else {
-            return Ok(Self { key, at: None, chosen: Chosen::new() });
+            return Ok(Self { key, at: None, chosen: ElectedMembers::new() });
         };
         let chosen = serde_json::from_slice(&record.value).map_err(|error| {
             let detail = format!("the first members of roles cannot be read from `{key}`: {error}");
@@ -48,7 +48,7 @@ impl Elections {
         Ok(Self { key, at: Some(record.revision), chosen })
     }
 
-    /// Keeps who is first in a plan; refused where somebody else has kept something meanwhile.
+    /// Stores the elections of a plan; refused if they changed in the meantime.
     pub(super) async fn keep(
         &self,
         store: &dyn Store,
@@ -65,7 +65,7 @@ impl Elections {
         Ok(())
     }
 
-    /// A plan that was made earlier holds if nobody else has become first since.
+    /// An earlier plan holds only if its elections still hold.
     pub(super) fn check(&self, firsts: &BTreeMap<String, String>) -> Result<(), Failure> {
         for (role, first) in firsts {
             let now = self.chosen.get(role).and_then(|chosen| chosen.first());
@@ -81,8 +81,8 @@ impl Elections {
     }
 }
 
-/// What is chosen with these; nothing if that is the same.
-fn with(chosen: &Chosen, firsts: &BTreeMap<String, String>) -> Option<Chosen> {
+/// The elections after adding these; `None` if nothing changes.
+fn with(chosen: &ElectedMembers, firsts: &BTreeMap<String, String>) -> Option<ElectedMembers> {
     let mut after = chosen.clone();
     for (role, first) in firsts {
         let of_role = after.entry(role.clone()).or_default();
@@ -110,8 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_choice_comes_first_and_what_was_chosen_before_stays_where_it_is() {
-        let chosen = with(&Chosen::new(), &firsts("db", "n1")).unwrap();
+    fn latest_election_comes_first_and_earlier_ones_keep_order() {
+        let chosen = with(&ElectedMembers::new(), &firsts("db", "n1")).unwrap();
         let chosen = with(&chosen, &firsts("db", "n3")).unwrap();
         assert_eq!(chosen["db"], ["n3", "n1"]);
         assert_eq!(with(&chosen, &firsts("db", "n1")), None, "it was not chosen again");
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn only_so_many_are_remembered() {
-        let mut chosen = Chosen::new();
+        let mut chosen = ElectedMembers::new();
         for n in 0..MAX_REMEMBERED + 5 {
             chosen = with(&chosen, &firsts("db", &format!("n{n}"))).unwrap();
         }

@@ -1,17 +1,18 @@
-//! A run that is under way, as everybody but its own thread sees it: its records so far, and a way
-//! to tell it something.
+//! An active run as other threads see it: its records so far, and a channel to its own thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hoist_engine::drive::Journal;
-use hoist_engine::journal::{FileJournal, JournalError};
+use hoist_engine::file_journal::FileJournal;
+use hoist_engine::journal::JournalError;
 use hoist_engine::{Event, Plan, Record, Run};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::folder::RunFile;
-use super::shared::Claim;
+use super::shared_runs::Claim;
 use super::view::View;
 
 #[derive(Debug)]
@@ -28,18 +29,18 @@ pub(super) struct Entry {
 #[derive(Debug)]
 struct State {
     records: Arc<Vec<Record>>,
-    /// What they come to.
+    /// The state after these records.
     run: Arc<Run>,
-    /// Nothing goes on until somebody says something.
+    /// The run waits for an operator.
     waiting: bool,
-    /// The run shows steps that are looked at before they start.
+    /// The run has steps whose preconditions are being checked.
     is_checking: bool,
-    /// Nobody listens any more.
+    /// The run's thread reads no further events.
     is_closed: bool,
 }
 
 impl Entry {
-    /// `run` is what the records come to.
+    /// `run` must be the state after the records.
     pub(super) fn new(
         file: RunFile,
         run: &Run,
@@ -48,7 +49,8 @@ impl Entry {
     ) -> Self {
         let plan = Arc::clone(run.plan());
         let count = watch::Sender::new(records.len() as u64);
-        let (records, run) = (Arc::new(records), Arc::new(run.clone()));
+        let records = Arc::new(records);
+        let run = Arc::new(run.clone());
         let state = Mutex::new(State {
             records,
             run,
@@ -59,23 +61,23 @@ impl Entry {
         Self { file, plan, state, count, events, leaving: AtomicBool::new(false) }
     }
 
-    /// False when nobody listens any more.
+    /// Sends events to the run; false if its thread has closed the channel.
     pub(super) fn tell(&self, events: &[Event]) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         !state.is_closed && events.iter().all(|event| self.events.send(event.clone()).is_ok())
     }
 
-    /// What was said and not heard yet. When that is nothing, nobody listens from here on.
+    /// The events that are still unread. If there are none, the channel is closed.
     pub(super) fn close_unless_told(&self, told: &Receiver<Event>) -> Option<Vec<Event>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let events: Vec<Event> = told.try_iter().collect();
         state.is_closed = events.is_empty();
         (!state.is_closed).then_some(events)
     }
 
-    /// Nobody listens from here on.
+    /// Closes the channel.
     pub(super) fn close(&self) {
-        self.lock().is_closed = true;
+        self.state.lock().is_closed = true;
     }
 
     /// Waits until the journal has all that was said after so many records; false if that never
@@ -85,7 +87,7 @@ impl Entry {
         loop {
             count.mark_unchanged();
             let (records, is_closed) = {
-                let state = self.lock();
+                let state = self.state.lock();
                 (Arc::clone(&state.records), state.is_closed)
             };
             let since = records.get(before..).unwrap_or_default();
@@ -110,7 +112,7 @@ impl Entry {
     /// From here on nothing is kept and nothing is begun.
     pub(super) fn leave(&self) {
         self.leaving.store(true, Ordering::SeqCst);
-        // Nobody listens any more when it has ended.
+        // The receiver is gone after the run has ended.
         let _ = self.events.send(Event::Tick);
     }
 
@@ -119,35 +121,39 @@ impl Entry {
     }
 
     pub(super) fn set_waiting(&self, waiting: bool) {
-        self.lock().waiting = waiting;
+        self.state.lock().waiting = waiting;
         self.count.send_modify(|_| {});
     }
 
     /// Everything there is to see of it now.
     pub(super) fn view(&self) -> View {
-        let state = self.lock();
-        let (records, run) = (Arc::clone(&state.records), Arc::clone(&state.run));
-        let (file, plan, waiting) = (self.file.clone(), Arc::clone(&self.plan), state.waiting);
+        let state = self.state.lock();
+        let records = Arc::clone(&state.records);
+        let run = Arc::clone(&state.run);
+        let file = self.file.clone();
+        let plan = Arc::clone(&self.plan);
+        let waiting = state.waiting;
         View { file, plan, records, run, waiting, is_broken: false }
     }
 
     /// What its records come to.
     pub(super) fn run(&self) -> Arc<Run> {
-        Arc::clone(&self.lock().run)
+        Arc::clone(&self.state.lock().run)
     }
 
     fn records(&self) -> usize {
-        self.lock().records.len()
+        self.state.lock().records.len()
     }
 
     fn told(&self, records: &[Record]) {
         if records.is_empty() {
             return;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let State { records: all, run, .. } = &mut *state;
-        // Both are copied only while somebody looks at them.
-        let (all, run) = (Arc::make_mut(all), Arc::make_mut(run));
+        // Copies either only while a reader holds it.
+        let all = Arc::make_mut(all);
+        let run = Arc::make_mut(run);
         for record in records {
             let followed = run.follow(all.len(), record);
             followed.expect("its own thread has just decided so");
@@ -158,21 +164,17 @@ impl Entry {
         self.count.send_replace(count);
     }
 
-    /// What is looked at before it starts is in no record.
+    /// Records do not show preconditions that are being checked.
     fn show_checking(&self, of: &Run) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_checking = of.checking().next().is_some();
         if std::mem::replace(&mut state.is_checking, is_checking) || is_checking {
             Arc::make_mut(&mut state.run).show_checking(of);
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Whether a record is what came of an order.
+/// Whether a record is the result of an event.
 fn is_of(record: &Record, event: &Event) -> bool {
     match (event, record) {
         (Event::Stop { now, by }, Record::Stop { now: is, by: of, .. }) => (now, by) == (is, of),
@@ -199,14 +201,14 @@ fn is_of(record: &Record, event: &Event) -> bool {
 
 /// A journal whose records are shown as soon as they are durable.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct RunJournal {
     pub(super) journal: FileJournal,
     pub(super) entry: Arc<Entry>,
     /// Where controllers share a store.
     pub(super) claim: Option<Claim>,
 }
 
-impl Journal for Shown {
+impl Journal for RunJournal {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if self.entry.is_leaving() {
             return Err(std::io::Error::other("the controller ends").into());

@@ -1,7 +1,7 @@
-//! What is on disk of a run: `<data-dir>/journal/<run>/`.
+//! The files of a run: `<data-dir>/journal/<run>/`.
 //!
-//! A directory gets its name when everything in it is whole, so one that is there can be read. It
-//! belongs to whoever holds the lock in it.
+//! A directory gets its final name when all of its files are complete, so an existing directory is
+//! readable. The holder of the lock in it owns it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,18 @@ use std::sync::Arc;
 
 use fs_err as fs;
 use hoist_api::deploy::{PlanRequest, RunSummary};
+use hoist_diagnostic::chain;
 use hoist_engine::execute::Outputs;
-use hoist_engine::journal::{FileJournal, JournalError, RecoverError};
+use hoist_engine::file_journal::{FileJournal, RecoverError};
+use hoist_engine::journal::JournalError;
 use hoist_engine::plan::Draft;
 use hoist_engine::run::ReplayError;
 use hoist_engine::{Plan, PlanError, Record, Run, StepId, drive};
 use hoist_store::StoreError;
 use serde::{Deserialize, Serialize};
 
-use super::shared::Stored;
-use crate::{chain, secret};
+use super::shared_runs::StoredRun;
+use hoist_chassis::secret;
 
 /// A directory that is not whole yet.
 const UNFINISHED: &str = "new-";
@@ -28,10 +30,10 @@ const RUN: &str = "run.json";
 const RECORDS: &str = "records";
 const OUTPUT: &str = "output";
 const LEDGER: &str = "ledger";
-/// There when a run has ended: what is listed of it, without its journal being read.
+/// The summary of an ended run, for listings that do not read its journal.
 const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
-/// The controller ended in good order while the run was under way.
+/// Marks a run that was active when its controller shut down cleanly.
 const LEFT: &str = "left";
 
 /// Of the name of a controller.
@@ -40,7 +42,7 @@ pub(super) const OWNER_CHARS: usize = 12;
 /// Largest `run.json`: the files that it was made of are in it.
 const MAX_RUN_FILE: u64 = 64 * 1024 * 1024;
 
-/// What is known of a run beside its plan.
+/// The data of a run besides its plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RunFile {
@@ -50,13 +52,13 @@ pub(super) struct RunFile {
     pub(super) by: String,
     /// RFC 3339.
     pub(super) created: String,
-    /// The run that this one takes back.
+    /// The run that this one undoes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) undoes: Option<String>,
-    /// Nobody started it: the plan of what it takes back wanted it.
+    /// The plan of the undone run asked for this undo, not an operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) automatic: bool,
-    /// What it was made of, for those who make it again.
+    /// The request that the plan was compiled from, for replanning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) request: Option<PlanRequest>,
 }
@@ -130,7 +132,7 @@ pub(super) struct ReadBack {
     pub(super) journal: FileJournal,
     pub(super) run: Run,
     pub(super) records: Vec<Record>,
-    /// Nobody ended in good order.
+    /// The controller did not shut down cleanly.
     pub(super) crashed: bool,
 }
 
@@ -141,11 +143,11 @@ pub(super) fn create(
     plan: &Plan,
     carried: &[Record],
     now: u64,
-) -> Result<Made, FolderError> {
+) -> Result<NewRun, FolderError> {
     secret::ensure_private_dir(root)?;
     let path = root.join(format!("{UNFINISHED}{}", file.id));
     fill(&path, root, file, plan, carried, now).inspect_err(|_| {
-        // What there was of it takes room. If it cannot be removed, the next start does.
+        // The remains take disk space. If they cannot be removed now, the next start removes them.
         let _ = fs::remove_dir_all(&path);
     })
 }
@@ -157,7 +159,7 @@ fn fill(
     plan: &Plan,
     carried: &[Record],
     now: u64,
-) -> Result<Made, FolderError> {
+) -> Result<NewRun, FolderError> {
     secret::ensure_private_dir(path)?;
     secret::ensure_private_dir(&path.join(OUTPUT))?;
     secret::write_atomic(&path.join(PLAN), &json(plan.draft()), 0o600)?;
@@ -174,18 +176,18 @@ fn fill(
     let (journal, _) = FileJournal::open(&whole.join(RECORDS))?;
     let mut records = vec![Record::Plan { hash: plan.hash().to_owned(), at: now }];
     records.extend_from_slice(carried);
-    Ok(Made { folder: Folder { path: whole, _lock: lock }, journal, records })
+    Ok(NewRun { folder: Folder { path: whole, _lock: lock }, journal, records })
 }
 
 /// A run that was just made.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct NewRun {
     pub(super) folder: Folder,
     pub(super) journal: FileJournal,
     pub(super) records: Vec<Record>,
 }
 
-/// The names of all runs, the oldest first; what was never whole is removed.
+/// The ids of all runs, the oldest first. Removes incomplete directories.
 pub(super) fn list(root: &Path) -> io::Result<Vec<String>> {
     if !root.exists() {
         return Ok(Vec::new());
@@ -215,8 +217,8 @@ pub(super) fn read_run(root: &Path, id: &str) -> Result<RunFile, FolderError> {
     read_json(&root.join(id).join(RUN), RUN)
 }
 
-/// What was kept of a run that has ended. Nothing, if its journal has other records than it had then:
-/// that is what counts.
+/// The summary of an ended run; `None` if the journal got records since, because the journal is
+/// authoritative.
 pub(super) fn read_summary(root: &Path, id: &str) -> Result<Option<RunSummary>, FolderError> {
     let path = root.join(id).join(SUMMARY);
     if !path.exists() {
@@ -242,7 +244,7 @@ pub(super) fn is_there(root: &Path, id: &str) -> bool {
     root.join(id).exists()
 }
 
-/// Only to look at: nothing is locked, nothing is cut.
+/// Reads without locking and without truncation.
 pub(super) fn read_records(root: &Path, id: &str) -> Result<Vec<Record>, FolderError> {
     Ok(FileJournal::peek(&root.join(id).join(RECORDS))?)
 }
@@ -263,8 +265,8 @@ pub(super) fn open(root: &Path, id: &str) -> Result<ReadBack, FolderError> {
     Ok(ReadBack { folder, plan, journal, run, records, crashed })
 }
 
-/// Makes the directory of a run what the store says; what was printed here stays.
-pub(super) fn adopt(root: &Path, id: &str, stored: &Stored) -> Result<(), FolderError> {
+/// Replaces the directory of a run by the state in the store; local output stays.
+pub(super) fn adopt(root: &Path, id: &str, stored: &StoredRun) -> Result<(), FolderError> {
     let path = root.join(id);
     secret::ensure_private_dir(root)?;
     secret::ensure_private_dir(&path)?;
@@ -292,10 +294,10 @@ pub(super) fn owner(root: &Path) -> io::Result<String> {
 
 /// Removes a run for good.
 pub(super) fn remove(root: &Path, id: &str) -> io::Result<()> {
-    // Under another name first: a directory that is half gone is nobody's run.
-    let doomed = root.join(format!("{UNFINISHED}{id}"));
-    fs::rename(root.join(id), &doomed)?;
-    fs::remove_dir_all(doomed)
+    // The rename comes first: a partly removed directory must not be taken for a run.
+    let renamed = root.join(format!("{UNFINISHED}{id}"));
+    fs::rename(root.join(id), &renamed)?;
+    fs::remove_dir_all(renamed)
 }
 
 /// How much a run takes on disk.
@@ -314,7 +316,7 @@ pub(super) fn size(root: &Path, id: &str) -> u64 {
     below(&root.join(id))
 }
 
-/// What an attempt printed; `None` if that was nothing.
+/// The output of an attempt; `None` if it printed nothing.
 pub(super) fn read_output(
     root: &Path,
     id: &str,
@@ -329,17 +331,17 @@ impl Folder {
         self.path.join(OUTPUT)
     }
 
-    /// What this machine was told to do, and how it ended.
+    /// The jobs of this machine and their results.
     pub(super) fn ledger(&self) -> PathBuf {
         self.path.join(LEDGER)
     }
 
-    /// Keeps what is listed of a run that has ended.
+    /// Writes the summary of an ended run.
     pub(super) fn end(&self, summary: &RunSummary) -> io::Result<()> {
         secret::write_atomic(&self.path.join(SUMMARY), &json(summary), 0o600)
     }
 
-    /// It goes on: what was kept at its end is no longer so.
+    /// Removes the summary when the run resumes.
     pub(super) fn go_on(&self) -> io::Result<()> {
         let path = self.path.join(SUMMARY);
         if path.exists() {

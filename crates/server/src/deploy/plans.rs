@@ -1,4 +1,4 @@
-//! From what was sent to a plan, and from a plan to a run.
+//! From a request to a plan, and from a plan to a run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -6,15 +6,16 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::deploy::{
-    Diagnostic, Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
+    Order, OrderResult, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
+    TaskFileDiagnostic,
 };
-use hoist_api::{Code, Fault, Problem};
-use hoist_deploy::compile::Compiled;
+use hoist_api::{Code, Problem};
+use hoist_deploy::compile::CompiledPlan;
 use hoist_deploy::diagnostic;
-use hoist_deploy::select::Past;
+use hoist_deploy::select::History;
 use hoist_deploy::target::Site;
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::carry::carry_over;
-use hoist_engine::execute::references_of;
 use hoist_engine::plan::{Draft, Kind, Step};
 use hoist_engine::undo::UndoDraft;
 use hoist_engine::{Plan, Record, StepId};
@@ -23,19 +24,19 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::compile::{Grounds, answer, compile, site_of};
-use super::elections::{Chosen, Elections, deployment};
-use super::hands::{Foreseen, Missing};
-use super::orders::{about, told_beside};
-use super::past::{forget_others, look_back};
+use super::elections::{Elections, deployment};
+use super::instance_history::{forget_others, look_back};
+use super::run_commands::{about, concurrent_texts};
 use super::runs::{Begin, carried_steps, now_ms, told_gaps};
+use super::transport::{DryRunResult, MissingAction};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
-use crate::auth::AuditContext;
 use crate::authorisation::check_secrets;
-use crate::extract::{Flag, Json, Path, Query};
-use crate::failure::Failure;
-use crate::principal::Principal;
-use crate::route::Route;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Flag, Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::Route;
 
 /// Largest request: task files of a large site, or a plan over all of its nodes.
 const MAX_REQUEST: usize = 256 * 1024 * 1024;
@@ -43,7 +44,7 @@ const MAX_REQUEST: usize = 256 * 1024 * 1024;
 /// Actions that agents do not have; beyond it they are not named.
 const MAX_MISSING: usize = 100;
 
-const PREDICT: &str = "with `dry_run`: look also what it would change on the nodes";
+const PREDICT: &str = "with `dry_run`: also predict the changes on the nodes";
 
 pub(super) fn routes() -> Vec<Route<Deploy>> {
     let with_files = |route: Route<Deploy>| {
@@ -63,12 +64,12 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
             .flag("predict", PREDICT)
             .gives::<RunSummary>(201),
         Route::post("/deploy/v1/runs/{run}/undo", WRITE, undo)
-            .summary("Take back what a run has done, in a run of its own")
-            .flag("dry_run", "change nothing, say what would be taken back")
+            .summary("Undo a run, in a run of its own")
+            .flag("dry_run", "change nothing, return the steps that would be undone")
             .body_limit(64 * 1024)
             .takes::<Order>()
-            .gives::<Ordered>(200)
-            .gives::<Ordered>(201),
+            .gives::<OrderResult>(200)
+            .gives::<OrderResult>(201),
     ]
 }
 
@@ -125,19 +126,21 @@ async fn undo(
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let (view, UndoDraft { mut draft, gaps, .. }) = deploy.way_back(view, &order).await?;
+    let (view, UndoDraft { mut draft, gaps, .. }) = deploy.undo_run(view, &order).await?;
     if order.over_changes {
         put_back_over_changes(&mut draft);
     }
-    let (left, gaps) = (gaps.len(), told_gaps(&view.plan, &gaps));
+    let left = gaps.len();
+    let gaps = told_gaps(&view.plan, &gaps);
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
     let instances: Vec<String> = steps().map(|(id, _)| plan.vertex(id).name.clone()).collect();
     let unsure: Vec<String> =
         steps().filter_map(|(id, step)| doubt(&plan.vertex(id).name, step)).collect();
-    let with = |problem: Problem, gap: &String| problem.with_fault(Fault::new("", gap.clone()));
+    let with =
+        |problem: Problem, gap: &String| problem.with_diagnostic(Diagnostic::new("", gap.clone()));
     let nothing = || {
-        let problem = Problem::new(Code::Conflict, "nothing of the run can be taken back");
+        let problem = Problem::new(Code::Conflict, "no step of the run can be undone");
         Err(gaps.iter().fold(problem, with).into())
     };
     if query.dry_run.0 {
@@ -146,15 +149,15 @@ async fn undo(
             return nothing();
         }
         let run = view.summary();
-        let beside = deploy.blocking(move |runs| runs.beside_plan(&plan, &[])).await?;
-        let beside = told_beside(&beside);
-        let ordered = Ordered { run, instances, gaps, unsure, beside, dry_run: true };
+        let concurrent = deploy.blocking(move |runs| runs.concurrent_with_plan(&plan, &[])).await?;
+        let concurrent = concurrent_texts(&concurrent);
+        let ordered = OrderResult { run, instances, gaps, unsure, concurrent, dry_run: true };
         return Ok(Json(ordered).into_response());
     }
     if !gaps.is_empty() && !order.leave_gaps {
-        let detail = format!("{left} instances cannot be taken back; nothing was done");
+        let detail = format!("{left} instances cannot be undone; nothing was changed");
         let problem = Problem::new(Code::Conflict, detail)
-            .with_remedy("`--leave-gaps` takes back what can be, and leaves these as they are");
+            .with_remedy("`--leave-gaps` undoes the others, and leaves these as they are");
         return Err(gaps.iter().fold(problem, with).into());
     }
     if instances.is_empty() {
@@ -167,11 +170,12 @@ async fn undo(
         automatic: false,
         request: view.file.request.clone(),
         carried: Vec::new(),
-        beside: order.beside,
+        allow_concurrent: order.allow_concurrent,
     };
     let run = deploy.blocking(move |runs| runs.begin(&Arc::new(plan), begin)).await?;
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
-    let ordered = Ordered { run, instances, gaps, unsure, beside: Vec::new(), dry_run: false };
+    let ordered =
+        OrderResult { run, instances, gaps, unsure, concurrent: Vec::new(), dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
 }
 
@@ -184,19 +188,19 @@ fn put_back_over_changes(draft: &mut Draft) {
     }
 }
 
-/// Why it is not known before whether everything of a step can be taken back, if that is so.
+/// The reason why a step may be only partly undoable, if there is one.
 fn doubt(name: &str, step: &Step) -> Option<String> {
     let attempts = step.call.undoes.as_ref()?;
     let known = attempts.iter().filter(|made| !made.receipt.is_null()).count();
     let unknown = attempts.len() - known;
     let of = format!("{unknown} of its {} attempts", attempts.len());
-    (unknown > 0).then(|| format!("{name}: {of} gave no receipt; what was kept of them decides"))
+    (unknown > 0).then(|| format!("{name}: {of} gave no receipt; backups on the node decide"))
 }
 
-/// What a request comes to.
-struct Made {
+/// The result of a plan request.
+struct PlanResult {
     answer: PlanAnswer,
-    /// None, if the answer says what is wrong.
+    /// `None` if the answer has errors.
     plan: Option<Arc<Plan>>,
     elections: Elections,
     /// The first member of each role in the plan.
@@ -204,13 +208,13 @@ struct Made {
 }
 
 /// A plan that was made earlier.
-struct Given {
+struct SubmittedPlan {
     plan: Arc<Plan>,
     deployment: String,
     firsts: BTreeMap<String, String>,
 }
 
-/// Of a [`PlanAnswer`] what is looked at when it is given back.
+/// The fields of a [`PlanAnswer`] that are read when a client sends it back.
 #[derive(Debug, Deserialize)]
 struct Answer {
     plan: Draft,
@@ -219,8 +223,9 @@ struct Answer {
     listing: Value,
 }
 
-impl Given {
-    /// A plan alone, or the whole answer that it came with: then nobody has changed it since.
+impl SubmittedPlan {
+    /// Reads a plan alone, or the complete answer; the hash of an answer guarantees an unchanged
+    /// plan.
     fn read(value: Value) -> Result<Self, Failure> {
         let no_plan = |error: serde_json::Error| {
             Failure::new(Code::InvalidBody, format!("this is no plan: {error}"))
@@ -266,12 +271,12 @@ fn twice(plan: &Plan) -> Option<(&str, StepId, StepId)> {
 /// A run that is continued.
 struct Old {
     view: View,
-    /// Names of what was taken back since.
+    /// Names of instances that were undone since.
     undone: BTreeSet<String>,
 }
 
 impl Deploy {
-    /// Starts a run; with `old`, without what that has done already.
+    /// Starts a run; with `old`, without the instances that `old` has done.
     async fn begin(
         &self,
         request: PlanRequest,
@@ -280,12 +285,12 @@ impl Deploy {
         old: Option<Old>,
     ) -> Result<Response, Failure> {
         self.runs.recovered().await;
-        let beside = request.beside;
-        let kept = PlanRequest { plan: None, beside: false, ..request.clone() };
-        let Made { mut answer, plan, elections, firsts } = self.compile(request).await?;
+        let allow_concurrent = request.allow_concurrent;
+        let kept = PlanRequest { plan: None, allow_concurrent: false, ..request.clone() };
+        let PlanResult { mut answer, plan, elections, firsts } = self.compile(request).await?;
         // Programs of a plan, also those that only look, are given the secrets that it names.
         let steps = plan.iter().flat_map(|plan| plan.ids().filter_map(|id| plan.step(id)));
-        check_secrets(principal, steps.flat_map(references_of))?;
+        check_secrets(principal, steps.flat_map(Step::secret_references))?;
         let carried = match (&old, &plan) {
             (Some(Old { view, undone }), Some(plan)) => {
                 carry_over(&view.run, &view.file.id, plan, undone, now_ms())
@@ -295,13 +300,14 @@ impl Deploy {
         if query.dry_run.0 {
             audit.nothing_written();
             if let Some(plan) = plan.as_ref().filter(|_| query.predict.0) {
-                let Foreseen { predictions, left_out } = self.foresee(plan, &carried).await?;
+                let DryRunResult { predictions, left_out } = self.dry_run(plan, &carried).await?;
                 (answer.predictions, answer.not_predicted) = (predictions, left_out);
             }
             if let Some(plan) = plan.clone() {
                 let carried = carried.clone();
-                let beside = self.blocking(move |runs| runs.beside_plan(&plan, &carried)).await?;
-                answer.beside = told_beside(&beside);
+                let concurrent =
+                    self.blocking(move |runs| runs.concurrent_with_plan(&plan, &carried)).await?;
+                answer.concurrent = concurrent_texts(&concurrent);
             }
             answer.skips.extend(plan.iter().flat_map(|plan| carried_over(plan, &carried)));
             return Ok(Json(answer).into_response());
@@ -315,7 +321,7 @@ impl Deploy {
             let names = answer.prerequisites.join(", ");
             let detail = format!("not selected, and not known to be done: {names}");
             return Err(Failure::new(Code::Conflict, detail).with_remedy(
-                "write `+TASK` to do what it needs as well, or say `--without-prerequisites`",
+                "select `+TASK` to include its prerequisites, or pass `--without-prerequisites`",
             ));
         }
         if let Some(missing) = self.missing(&plan).await?.first() {
@@ -324,7 +330,8 @@ impl Deploy {
             return Err(Failure::new(Code::Conflict, detail).with_remedy(remedy));
         }
         elections.keep(&*self.chassis.store, &firsts).await?;
-        let (title, by) = (kept.title.clone(), audit.draft().who);
+        let title = kept.title.clone();
+        let by = audit.draft().who;
         let begin = Begin {
             title,
             by,
@@ -332,7 +339,7 @@ impl Deploy {
             automatic: false,
             request: Some(kept),
             carried,
-            beside,
+            allow_concurrent,
         };
         let mut summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
         summary.diagnostics = answer.diagnostics;
@@ -344,86 +351,87 @@ impl Deploy {
         Ok((StatusCode::CREATED, Json(summary)).into_response())
     }
 
-    /// What a plan would change, without what is carried over.
-    async fn foresee(&self, plan: &Arc<Plan>, carried: &[Record]) -> Result<Foreseen, Failure> {
-        let (plan, kept) = (Arc::clone(plan), carried_steps(carried));
-        self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
+    /// The predicted changes of a plan, without carried-over instances.
+    async fn dry_run(&self, plan: &Arc<Plan>, carried: &[Record]) -> Result<DryRunResult, Failure> {
+        let plan = Arc::clone(plan);
+        let kept = carried_steps(carried);
+        self.blocking(move |runs| Ok(runs.dry_run(&plan, &kept))).await
     }
 
-    /// What cannot be done on nodes the way that they are reached.
-    async fn missing(&self, plan: &Arc<Plan>) -> Result<BTreeSet<Missing>, Failure> {
+    /// Actions that are impossible with the transport of their node.
+    async fn missing(&self, plan: &Arc<Plan>) -> Result<BTreeSet<MissingAction>, Failure> {
         let plan = Arc::clone(plan);
         self.blocking(move |runs| Ok(runs.missing(&plan))).await
     }
 
-    /// A plan, with what stands against it on nodes that somebody else looks after.
-    async fn compile(&self, request: PlanRequest) -> Result<Made, Failure> {
+    /// Compiles a plan and adds diagnostics of its remote nodes.
+    async fn compile(&self, request: PlanRequest) -> Result<PlanResult, Failure> {
         let mut made = self.make(request).await?;
         if let Some(plan) = &made.plan {
             let missing = self.missing(plan).await?.into_iter().take(MAX_MISSING);
-            made.answer.diagnostics.extend(missing.map(|missing| Diagnostic {
+            made.answer.diagnostics.extend(missing.map(|missing| TaskFileDiagnostic {
                 severity: Severity::Warning,
                 code: diagnostic::Code::NotOnNode.as_str().to_owned(),
-                message: missing.to_string(),
-                hint: Some(missing.remedy().to_owned()),
-                at: String::new(),
+                diagnostic: Diagnostic::new("", missing.to_string()).hint(missing.remedy()),
                 drawing: String::new(),
             }));
         }
         Ok(made)
     }
 
-    async fn make(&self, mut request: PlanRequest) -> Result<Made, Failure> {
+    async fn make(&self, mut request: PlanRequest) -> Result<PlanResult, Failure> {
         let invalid = |detail: String| Failure::new(Code::InvalidBody, detail);
         let store = &*self.chassis.store;
         if let Some(given) = request.plan.take() {
-            let given = Given::read(given)?;
+            let given = SubmittedPlan::read(given)?;
             let elections = Elections::read(store, &given.deployment).await?;
             elections.check(&given.firsts)?;
-            let Given { plan, firsts, .. } = given;
-            return Ok(Made { answer: answer(&plan), plan: Some(plan), elections, firsts });
+            let SubmittedPlan { plan, firsts, .. } = given;
+            return Ok(PlanResult { answer: answer(&plan), plan: Some(plan), elections, firsts });
         }
         if request.files.is_empty() {
             return Err(invalid("there is neither a plan nor a file".to_owned())
                 .with_remedy("send task files as `files`"));
         }
         let elections = Elections::read(store, deployment(&request.files)).await?;
-        let (deploy, chosen) = (self.clone(), elections.chosen.clone());
-        let compile = move || deploy.compile_files(&request, chosen);
+        let deploy = self.clone();
+        let chosen = elections.chosen.clone();
+        let installed_by = self.systems.installed_by().await?;
+        let compile = move || {
+            let roster = deploy.registry.roster();
+            let site = Site { elections: chosen, ..site_of(&roster, &installed_by) };
+            deploy.compile_files(&request, &site)
+        };
         let compiled = tokio::task::spawn_blocking(compile).await;
         let (answer, compiled) =
             compiled.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?;
         let firsts = compiled.as_ref().map(|made| made.elections.clone()).unwrap_or_default();
         let plan = compiled.map(|made| Plan::new(made.draft)).transpose();
         let plan = plan.map_err(|error| invalid(error.to_string()))?.map(Arc::new);
-        Ok(Made { answer, plan, elections, firsts })
+        Ok(PlanResult { answer, plan, elections, firsts })
     }
 
     fn compile_files(
         &self,
         request: &PlanRequest,
-        elections: Chosen,
-    ) -> (PlanAnswer, Option<Compiled>) {
-        let site = Site { elections, ..site_of(&self.registry.roster()) };
+        site: &Site,
+    ) -> (PlanAnswer, Option<CompiledPlan>) {
         let before = look_back(&self.runs, &request.files);
-        let (mut past, expected_ms) = (before.past, before.expected_ms);
+        let mut past = before.past;
+        let expected_ms = before.expected_ms;
         let actions = &self.runs.actions();
         if request.selection != Selection::default() && !past.is_empty() {
             // Files of the same names may be of another project, or have changed since.
             let all = PlanRequest { selection: Selection::default(), ..request.clone() };
-            let grounds = Grounds {
-                site: &site,
-                actions,
-                past: Past::default(),
-                expected_ms: BTreeMap::new(),
-            };
+            let grounds =
+                Grounds { site, actions, past: History::default(), expected_ms: BTreeMap::new() };
             forget_others(&mut past, compile(&all, grounds).1.as_ref());
         }
-        compile(request, Grounds { site: &site, actions, past, expected_ms })
+        compile(request, Grounds { site, actions, past, expected_ms })
     }
 
-    /// The way back over a run, or over what it did on some nodes or in some instances.
-    async fn way_back(&self, view: View, order: &Order) -> Result<(View, UndoDraft), Failure> {
+    /// The undo plan of a run, or of some of its nodes or instances.
+    async fn undo_run(&self, view: View, order: &Order) -> Result<(View, UndoDraft), Failure> {
         let on = order.on.as_ref().map(|on| self.subjects(&view, on)).transpose()?;
         let named = match order.instances[..] {
             [] => None,
@@ -436,8 +444,8 @@ impl Deploy {
                     on.as_ref().is_none_or(|on| subject.is_some_and(|at| on.contains(&at)));
                 is_there && named.as_ref().is_none_or(|named| named.contains(&id))
             };
-            let way_back = runs.way_back(&view.run, &view.file, is_wanted)?;
-            Ok(way_back.map(|way_back| (view, way_back)))
+            let undo_run = runs.undo_run(&view.run, &view.file, is_wanted)?;
+            Ok(undo_run.map(|undo_run| (view, undo_run)))
         });
         found.await?.map_err(|error| Failure::new(Code::Conflict, error.to_string()))
     }
@@ -478,10 +486,10 @@ fn carried_over<'a>(
 fn refused(answer: &PlanAnswer) -> Failure {
     let errors = answer.diagnostics.iter().filter(|found| found.severity == Severity::Error);
     let problem = Problem::new(Code::InvalidBody, "the task files have errors; nothing was run");
-    let with = |problem: Problem, found: &hoist_api::deploy::Diagnostic| {
-        let mut fault = Fault::new(found.at.clone(), format!("{} {}", found.code, found.message));
-        fault.hint.clone_from(&found.hint);
-        problem.with_fault(fault)
+    let with = |problem: Problem, found: &TaskFileDiagnostic| {
+        let mut diagnostic = found.diagnostic.clone();
+        diagnostic.message = format!("{} {}", found.code, diagnostic.message);
+        problem.with_diagnostic(diagnostic)
     };
     errors.fold(problem, with).into()
 }

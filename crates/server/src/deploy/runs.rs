@@ -1,5 +1,4 @@
-//! All runs of this controller: those that are under way, each with a thread of its own, and those
-//! that have ended.
+//! All runs of this controller: active ones, each with a thread of its own, and ended ones.
 
 mod driver;
 mod recover;
@@ -7,15 +6,17 @@ mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{Instance, PlanRequest, RunSummary};
+use hoist_diagnostic::chain;
 use hoist_engine::action::Catalog;
 use hoist_engine::{Event, Plan, Record, Run, StepId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use ulid::Ulid;
@@ -24,23 +25,22 @@ pub(super) use self::undo::told_gaps;
 
 use self::driver::Driver;
 use self::recover::Why;
-use super::beside::{Beside, opened_nodes, planned_nodes, sharing};
-use super::entry::{Entry, Shown};
+use super::concurrent::{ConcurrentRun, opened_nodes, planned_nodes, sharing};
+use super::entry::{Entry, RunJournal};
 use super::folder::{self, FolderError, RunFile};
-use super::hands::{Foreseen, Grip, Hands, Missing};
-use super::shared::{Claim, Gate, Shared, Stored};
+use super::shared_runs::{Claim, Gate, SharedRuns, StoredRun};
 use super::summaries::Summaries;
+use super::transport::{DryRunResult, MissingAction, RunContext, Transport};
 use super::view::View;
-use crate::chain;
-use crate::events::EventBus;
+use hoist_chassis::events::EventBus;
 
-/// Runs at once: each has a thread, and what it carries out has more.
+/// Most active runs: each has a thread, and its executors have more.
 const MAX_LIVE: usize = 64;
 
 /// Who stops or pauses runs whose controller ended without leaving them in good order.
 const CRASH: &str = "the controller ended";
 
-/// How long somebody who wants an ended run to go on waits for its thread.
+/// How long a resume of an ended run waits for the run's thread.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Clones share them.
@@ -54,13 +54,13 @@ struct Inner {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Everything that was on disk at the start is known.
     recovered: watch::Sender<bool>,
-    grip: Grip,
+    context: RunContext,
     bus: EventBus,
     summaries: Summaries,
     /// Where controllers share a store.
-    shared: Option<Shared>,
+    shared: Option<SharedRuns>,
     leaving: AtomicBool,
-    /// Held by whoever takes a run up, so that nobody else does.
+    /// Held while a run is taken up, so that it is taken up once.
     taking: Mutex<()>,
     /// The last id that was given.
     newest: Mutex<Ulid>,
@@ -79,7 +79,7 @@ impl Known {
     }
 }
 
-/// What is to be run, and for whom.
+/// The inputs of a new run.
 #[derive(Debug)]
 pub(super) struct Begin {
     pub(super) title: String,
@@ -90,18 +90,18 @@ pub(super) struct Begin {
     /// What another run has done already.
     pub(super) carried: Vec<Record>,
     /// Also where another run is under way on the same nodes.
-    pub(super) beside: bool,
+    pub(super) allow_concurrent: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunsError {
-    #[error("there is no run `{0}`")]
+    #[error("run `{0}` not found")]
     Unknown(String),
     #[error("more than one run ends in `{0}`")]
     Ambiguous(String),
     #[error("run {0} cannot be read")]
     Broken(String, #[source] FolderError),
-    #[error("{MAX_LIVE} runs are under way; let one of them end first")]
+    #[error("{MAX_LIVE} runs are active; wait until one of them ends")]
     TooMany,
     #[error("the run cannot be kept")]
     Folder(#[from] FolderError),
@@ -109,17 +109,17 @@ pub(super) enum RunsError {
     Ended,
     #[error("the run is under way")]
     UnderWay,
-    #[error("what the run did is taken back by run {0}, which has not ended")]
-    TakenBack(String),
-    #[error("run {0}, which it takes back, went on since; `undo` takes that back anew")]
+    #[error("run {0} undoes this run and has not ended")]
+    BeingUndone(String),
+    #[error("run {0}, which it undoes, went on since; undo that run again")]
     WentOn(String),
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Beside(Vec<Beside>),
+    Concurrent(Vec<ConcurrentRun>),
     #[error("another controller lets a run begin just now; try again")]
     AtGate,
     #[error("the controller is stopping")]
     Stopping,
-    #[error("it has no effect on the run as it is now")]
+    #[error("the command has no effect in the current state of the run")]
     NoEffect,
     #[error("no thread can be made for the run")]
     NoThread(#[source] std::io::Error),
@@ -130,17 +130,17 @@ pub(super) enum RunsError {
 impl Runs {
     pub(super) fn new(
         root: PathBuf,
-        grip: Grip,
+        context: RunContext,
         bus: EventBus,
         summaries: Summaries,
-        shared: Option<Shared>,
+        shared: Option<SharedRuns>,
     ) -> Self {
         Self(Arc::new(Inner {
             root,
             known: Mutex::default(),
             threads: Mutex::default(),
             recovered: watch::Sender::new(false),
-            grip,
+            context,
             bus,
             summaries,
             shared,
@@ -156,22 +156,22 @@ impl Runs {
 
     /// Whether an instance is carried out by the agent of its node.
     pub(super) fn is_by_agent(&self, instance: &Instance) -> bool {
-        instance.node.as_deref().is_some_and(|node| self.0.grip.is_by_agent(node))
+        instance.node.as_deref().is_some_and(|node| self.0.context.is_by_agent(node))
     }
 
     /// What tasks can do. It waits for plug-ins that are new.
     pub(super) fn actions(&self) -> Catalog {
-        self.0.grip.catalog()
+        self.0.context.catalog()
     }
 
-    /// What cannot be done on nodes the way that they are reached.
-    pub(super) fn missing(&self, plan: &Plan) -> BTreeSet<Missing> {
-        self.0.grip.missing(plan)
+    /// Actions that are impossible with the transport of their node.
+    pub(super) fn missing(&self, plan: &Plan) -> BTreeSet<MissingAction> {
+        self.0.context.missing(plan)
     }
 
-    /// What a plan would change, without what is `kept` as it is.
-    pub(super) fn foresee(&self, plan: &Plan, kept: &BTreeSet<StepId>) -> Foreseen {
-        self.0.grip.foresee(plan, kept)
+    /// The predicted changes of a plan, without the `kept` steps.
+    pub(super) fn dry_run(&self, plan: &Plan, kept: &BTreeSet<StepId>) -> DryRunResult {
+        self.0.context.dry_run(plan, kept)
     }
 
     pub(super) fn are_shared(&self) -> bool {
@@ -181,20 +181,20 @@ impl Runs {
     /// Begins a run. Blocks until that is durable.
     pub(super) fn begin(&self, plan: &Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
         self.room()?;
-        // Nobody begins on the same nodes at the same time, takes the same back, or makes it go on.
+        // Guarantees that no concurrent request starts, undoes or resumes a run on the same nodes.
         let _only_we = self.only_we();
         if let Some(undone) = &begin.undoes {
             if self.goes_on(undone) {
                 return Err(RunsError::UnderWay);
             }
             if let Some(by) = self.undone_by(undone).filter(|by| self.goes_on(by)) {
-                return Err(RunsError::TakenBack(by));
+                return Err(RunsError::BeingUndone(by));
             }
         }
         let only_looks = begin.request.as_ref().is_some_and(|request| request.check);
         let gate = self.gate()?;
-        if !begin.beside && !only_looks {
-            alone(self.beside_plan(plan, &begin.carried)?)?;
+        if !begin.allow_concurrent && !only_looks {
+            alone(self.concurrent_with_plan(plan, &begin.carried)?)?;
         }
         self.launch(plan, begin, self.new_id(now_ms()), gate.as_ref())
     }
@@ -206,36 +206,39 @@ impl Runs {
         shared.gate().map_err(FolderError::from)?.ok_or(RunsError::AtGate).map(Some)
     }
 
-    /// Runs under way on the nodes of a plan, without what is carried over. Blocks.
-    pub(super) fn beside_plan(
+    /// Active runs on the nodes of a plan, without carried-over instances. Blocks.
+    pub(super) fn concurrent_with_plan(
         &self,
         plan: &Plan,
         carried: &[Record],
-    ) -> Result<Vec<Beside>, RunsError> {
-        self.beside("", &planned_nodes(plan, &carried_steps(carried)))
+    ) -> Result<Vec<ConcurrentRun>, RunsError> {
+        self.concurrent_runs("", &planned_nodes(plan, &carried_steps(carried)))
     }
 
-    /// Runs under way on the nodes on which a run has something to do again when it is told this.
-    /// Blocks.
-    pub(super) fn beside_told(
+    /// Active runs on the nodes on which a run would get new work from these events. Blocks.
+    pub(super) fn concurrent_with_events(
         &self,
         id: &str,
         run: &Run,
         events: &[Event],
-    ) -> Result<Vec<Beside>, RunsError> {
+    ) -> Result<Vec<ConcurrentRun>, RunsError> {
         let said: Vec<Record> = events.iter().filter_map(to_the_ended).collect();
         let opened = opened_nodes(run, &said, 0);
-        self.beside(id, &opened.iter().map(String::as_str).collect())
+        self.concurrent_runs(id, &opened.iter().map(String::as_str).collect())
     }
 
-    /// Other runs that are under way on these nodes, with any controller. Those that only look harm
-    /// nobody. Blocks.
-    fn beside(&self, id: &str, nodes: &BTreeSet<&str>) -> Result<Vec<Beside>, RunsError> {
+    /// Other active runs on these nodes, on any controller. Runs that only check are left out.
+    /// Blocks.
+    fn concurrent_runs(
+        &self,
+        id: &str,
+        nodes: &BTreeSet<&str>,
+    ) -> Result<Vec<ConcurrentRun>, RunsError> {
         if nodes.is_empty() {
             return Ok(Vec::new());
         }
         let mut others = self.elsewhere(id)?;
-        for (other, known) in &*self.lock() {
+        for (other, known) in &*self.0.known.lock() {
             if let Known::Live(entry) = known
                 && other != id
                 && !entry.file.is_check()
@@ -246,15 +249,15 @@ impl Runs {
         Ok(sharing(others.iter().map(|(id, run)| (id.as_str(), &**run)), nodes))
     }
 
-    /// What other controllers have under way, but for what only looks and for one run.
+    /// Active runs of other controllers, without checks and without one run.
     fn elsewhere(&self, but: &str) -> Result<Vec<(String, Arc<Run>)>, RunsError> {
         let Some(shared) = &self.0.shared else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for id in shared.list().map_err(FolderError::from)? {
-            if id == but || self.lock().contains_key(&id) {
+            if id == but || self.0.known.lock().contains_key(&id) {
                 continue;
             }
-            let run = shared.read(&id).and_then(|stored| stored.map(Stored::run).transpose());
+            let run = shared.read(&id).and_then(|stored| stored.map(StoredRun::run).transpose());
             match run.map_err(|error| RunsError::Broken(id.clone(), error))? {
                 Some((file, run)) if !file.is_check() => found.push((id, Arc::new(run))),
                 // It only looks, or has ended since.
@@ -283,9 +286,9 @@ impl Runs {
             request: begin.request,
         };
         let made = folder::create(&self.0.root, &file, plan, &begin.carried, now)?;
-        let folder::Made { folder, journal, records } = made;
+        let folder::NewRun { folder, journal, records } = made;
         let claim = self.publish(&file, plan, &records, gate).inspect_err(|_| {
-            // Whoever wanted it is told that it did not begin, so it shall not begin at the next start.
+            // The caller learns that the run did not start, so the next start must not find it.
             if let Err(error) = folder::remove(&self.0.root, &file.id) {
                 tracing::error!(error = %chain(&error), run = file.id, "a run that did not begin is still there");
             }
@@ -294,18 +297,19 @@ impl Runs {
         let (events, told) = channel();
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
-        let shown = Shown { journal, entry: Arc::clone(&entry), claim };
-        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
+        let shown = RunJournal { journal, entry: Arc::clone(&entry), claim };
+        let transport = Transport::new(&self.0.context, &entry, &folder, &run);
         let runs = self.clone();
-        let driver = Driver { runs, shown, entry, folder, run, hands, told };
+        let driver = Driver { runs, shown, entry, folder, run, transport, told };
         self.spawn(driver, "deploy.run.started")?;
         Ok(summary)
     }
 
     /// Ids are in the order in which runs were started, whatever becomes of the clock.
     fn new_id(&self, now: u64) -> String {
-        let known = self.lock().keys().next_back().and_then(|id| Ulid::from_string(id).ok());
-        let mut newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let known =
+            self.0.known.lock().keys().next_back().and_then(|id| Ulid::from_string(id).ok());
+        let mut newest = self.0.newest.lock();
         *newest = id_after((*newest).max(known.unwrap_or_default()), now);
         newest.to_string().to_lowercase()
     }
@@ -314,7 +318,8 @@ impl Runs {
         if self.0.leaving.load(Ordering::SeqCst) {
             return Err(RunsError::Stopping);
         }
-        let live = self.lock().values().filter(|known| matches!(known, Known::Live(_))).count();
+        let live =
+            self.0.known.lock().values().filter(|known| matches!(known, Known::Live(_))).count();
         if live >= MAX_LIVE { Err(RunsError::TooMany) } else { Ok(()) }
     }
 
@@ -343,13 +348,12 @@ impl Runs {
     /// Lets every run be as it is. Blocks until their threads have ended.
     pub(super) fn leave(&self) {
         self.0.leaving.store(true, Ordering::SeqCst);
-        for known in self.lock().values() {
+        for known in self.0.known.lock().values() {
             if let Known::Live(entry) = known {
                 entry.leave();
             }
         }
-        let threads =
-            std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *self.0.threads.lock());
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("the thread of a run panicked");
@@ -357,12 +361,12 @@ impl Runs {
         }
     }
 
-    /// The full id of what was typed: all of it, its end, or `last`, the one that was started last
-    /// to do something.
+    /// Resolves a typed id: a full id, the end of one, or `last`, the latest run that changes
+    /// something.
     pub(super) fn resolve(&self, given: &str) -> Result<String, RunsError> {
         /// Fewer characters are a typo, not a name.
         const SHORTEST: usize = 4;
-        let known = self.lock();
+        let known = self.0.known.lock();
         let given_lower = given.to_lowercase();
         if known.contains_key(&given_lower) {
             return Ok(given_lower);
@@ -388,7 +392,7 @@ impl Runs {
 
     /// All of them, the newest first.
     pub(super) fn list(&self) -> Vec<RunSummary> {
-        let known: Vec<Known> = self.lock().values().rev().cloned().collect();
+        let known: Vec<Known> = self.0.known.lock().values().rev().cloned().collect();
         let summary = |known| match known {
             Known::Live(entry) => entry.view().summary(),
             Known::Ended(summary) | Known::Broken(summary) => summary,
@@ -396,14 +400,14 @@ impl Runs {
         known.into_iter().map(summary).collect()
     }
 
-    /// What the store has of all controllers; nothing while it is away.
+    /// The stored runs of all controllers; empty while the store is unreachable.
     pub(super) async fn others(&self) -> Vec<RunSummary> {
         self.0.summaries.list().await.unwrap_or_default()
     }
 
     /// Of a run with this full id.
     pub(super) fn summary(&self, id: &str) -> Option<RunSummary> {
-        let known = self.lock().get(id).cloned()?;
+        let known = self.0.known.lock().get(id).cloned()?;
         Some(match known {
             Known::Live(entry) => entry.view().summary(),
             Known::Ended(summary) | Known::Broken(summary) => summary,
@@ -419,13 +423,13 @@ impl Runs {
 
     /// The run as its own thread sees it, while it has one.
     pub(super) fn live(&self, id: &str) -> Option<Arc<Entry>> {
-        match self.lock().get(id) {
+        match self.0.known.lock().get(id) {
             Some(Known::Live(entry)) => Some(Arc::clone(entry)),
             _ => None,
         }
     }
 
-    /// Whether a run is under way. The thread of one that has ended is about to end. Blocks.
+    /// Whether a run is active. Waits for the thread of a run that is ending. Blocks.
     fn goes_on(&self, id: &str) -> bool {
         let deadline = Instant::now() + SETTLE;
         while let Some(entry) = self.live(id) {
@@ -447,7 +451,7 @@ impl Runs {
                 (folder::read_plan(&self.0.root, id)?, folder::read_run(&self.0.root, id)?);
             let records = Arc::new(folder::read_records(&self.0.root, id)?);
             let run = Arc::new(Run::replay(&plan, records.iter())?);
-            let is_broken = matches!(self.lock().get(id), Some(Known::Broken(_)));
+            let is_broken = matches!(self.0.known.lock().get(id), Some(Known::Broken(_)));
             Ok(View { file, plan, records, run, waiting: false, is_broken })
         };
         read().map_err(|error| RunsError::Broken(id.to_owned(), error))
@@ -459,16 +463,18 @@ impl Runs {
         &self,
         id: &str,
         events: &[Event],
-        beside: bool,
+        allow_concurrent: bool,
     ) -> Result<Option<Arc<Entry>>, RunsError> {
         let said: Vec<Record> = events.iter().filter_map(to_the_ended).collect();
         let wakes = said.len() == events.len();
         let deadline = Instant::now() + SETTLE;
         loop {
-            let known = self.lock().get(id).cloned();
+            let known = self.0.known.lock().get(id).cloned();
             match known {
                 None => return Err(RunsError::Unknown(id.to_owned())),
-                Some(Known::Live(entry)) if self.tell_live(&entry, events, wakes, beside)? => {
+                Some(Known::Live(entry))
+                    if self.tell_live(&entry, events, wakes, allow_concurrent)? =>
+                {
                     return Ok(Some(entry));
                 }
                 // Its thread is about to end.
@@ -480,7 +486,7 @@ impl Runs {
             }
         }
         self.room()?;
-        match self.take_up(id, &Why::Asked(&said, beside)) {
+        match self.take_up(id, &Why::Asked(&said, allow_concurrent)) {
             Err(RunsError::Folder(error)) => Err(RunsError::Broken(id.to_owned(), error)),
             Err(error) => Err(error),
             Ok(()) => {
@@ -491,39 +497,41 @@ impl Runs {
     }
 
     /// False when it does not listen any more. What `wakes` may let it begin on nodes of others, which
-    /// is refused unless it may be `beside` them.
+    /// is refused unless `allow_concurrent` is set.
     fn tell_live(
         &self,
         entry: &Entry,
         events: &[Event],
         wakes: bool,
-        beside: bool,
+        allow_concurrent: bool,
     ) -> Result<bool, RunsError> {
-        // Whoever stops a run does not wait for those who begin others.
+        // A stop must not wait for starts of other runs.
         if !wakes {
             return Ok(entry.tell(events));
         }
-        let (_only_we, _gate) = (self.only_we(), self.gate()?);
+        let _only_we = self.only_we();
+        let _gate = self.gate()?;
         let run = entry.view();
-        if !beside {
-            alone(self.beside_told(&entry.file.id, &run.run, events)?)?;
+        if !allow_concurrent {
+            alone(self.concurrent_with_events(&entry.file.id, &run.run, events)?)?;
         }
         if !entry.tell(events) {
             return Ok(false);
         }
-        // Until its records say so, nobody who looks whether he is alone would see it.
+        // The lock is held until the records show the resume; otherwise another request could miss
+        // it.
         let heard = entry.heard(events, run.records.len());
         let _ = Handle::current().block_on(tokio::time::timeout(SETTLE, heard));
         Ok(true)
     }
 
-    /// Removes a run that is not under way. Blocks.
+    /// Removes an inactive run. Blocks.
     pub(super) fn remove(&self, id: &str) -> Result<(), RunsError> {
         if self.live(id).is_some() {
             return Err(RunsError::UnderWay);
         }
         folder::remove(&self.0.root, id).map_err(FolderError::from)?;
-        let known = self.lock().remove(id);
+        let known = self.0.known.lock().remove(id);
         self.0.summaries.forget(id);
         // Others may have it, and then it is for them to remove.
         if matches!(known, Some(Known::Ended(run)) if run.undoes.is_some())
@@ -536,11 +544,7 @@ impl Runs {
     }
 
     fn only_we(&self) -> MutexGuard<'_, ()> {
-        self.0.taking.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.taking.lock()
     }
 }
 
@@ -553,12 +557,12 @@ pub(super) fn carried_steps(carried: &[Record]) -> BTreeSet<StepId> {
     carried.iter().filter_map(step).collect()
 }
 
-/// Refuses what would share nodes with others.
-fn alone(beside: Vec<Beside>) -> Result<(), RunsError> {
-    if beside.is_empty() { Ok(()) } else { Err(RunsError::Beside(beside)) }
+/// Refuses a run that would share nodes with others.
+fn alone(concurrent: Vec<ConcurrentRun>) -> Result<(), RunsError> {
+    if concurrent.is_empty() { Ok(()) } else { Err(RunsError::Concurrent(concurrent)) }
 }
 
-/// What is written into the journal of a run that has ended; nothing if it cannot hear that.
+/// The record of an event for an ended run; `None` if an ended run rejects the event.
 fn to_the_ended(event: &Event) -> Option<Record> {
     let at = now_ms();
     Some(match event.clone() {

@@ -1,5 +1,4 @@
-//! What happens in a run, from any record on: as server-sent events, or one batch for those who
-//! poll.
+//! Events of a run after any record: as server-sent events, or as one batch for polling clients.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,9 +16,9 @@ use serde::Deserialize;
 
 use super::entry::Entry;
 use super::{Deploy, READ};
-use crate::extract::{Json, Path, Query};
-use crate::failure::Failure;
-use crate::route::Route;
+use hoist_chassis::extract::{Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::route::Route;
 
 /// Events in one batch.
 const BATCH: usize = 1000;
@@ -71,7 +70,7 @@ async fn events(
     Ok(Json(batch).into_response())
 }
 
-/// What came after `after`; waits for the first of it, unless there is no point to wait.
+/// The events after `after`; waits for the first one unless the run rests.
 async fn batch(
     deploy: &Deploy,
     id: &str,
@@ -114,7 +113,8 @@ async fn look(
             Some(entry) => entry.view(),
             None => runs.view(&id)?,
         };
-        let (items, last) = (view.events(after, BATCH), view.records.len() as u64);
+        let items = view.events(after, BATCH);
+        let last = view.records.len() as u64;
         Ok(RunEvents { items, last, state: view.state(), rests: view.rests() })
     });
     looked.await
@@ -133,9 +133,10 @@ fn server_sent(deploy: &Deploy, id: String, after: u64) -> Response {
         if reader.pending.is_empty() {
             let is_over =
                 |found: &RunEvents| matches!(found.state, RunState::Ended | RunState::Broken);
-            // Whoever looks on sees that it ends, and comes back where it was.
+            // The client sees the end of the stream and reconnects after its last event.
             while reader.pending.is_empty() {
-                let (id, after) = (&reader.id, reader.after);
+                let id = &reader.id;
+                let after = reader.after;
                 let found = batch(&reader.deploy, id, after, LONGEST_WAIT, is_over).await.ok()?;
                 let nobody_drives = || reader.deploy.runs.live(id).is_none();
                 if found.items.is_empty() && (is_over(&found) || nobody_drives()) {

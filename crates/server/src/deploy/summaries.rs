@@ -1,15 +1,15 @@
-//! What is listed of each run, in the store: whoever looks at the site sees the runs of all
-//! controllers. It is observed, not declared: no site revision comes of it.
+//! Summaries of all controllers' runs in the store. They are observed state, not declared: a
+//! summary does not change the site revision.
 
 use std::sync::Arc;
 
 use hoist_api::deploy::RunSummary;
+use hoist_diagnostic::chain;
 use hoist_store::{Key, Op, Store, StoreError, Txn};
 use tokio::sync::mpsc;
 
-use crate::chain;
-use crate::scan::{Step, walk};
-use crate::server::Chassis;
+use hoist_chassis::Chassis;
+use hoist_chassis::scan::{Step, walk};
 
 #[derive(Debug, Clone)]
 pub(super) struct Summaries {
@@ -50,7 +50,7 @@ impl Summaries {
     }
 
     fn commit(&self, op: Op) {
-        // Nobody writes any more when the controller ends.
+        // The writer is gone when the controller ends.
         let _ = self.ops.send(op);
     }
 

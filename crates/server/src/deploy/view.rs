@@ -1,15 +1,16 @@
-//! What people see of a run, from its plan and its records.
+//! The view of a run for people and clients, from its plan and its records.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use hoist_api::deploy::{
-    Attempt, Explanation, Instance, RunEvent, RunOutcome, RunState, RunSummary,
+    Attempt, CheckKind, Explanation, FailedCheck, Instance, RunEvent, RunOutcome, RunState,
+    RunSummary,
 };
 use hoist_deploy::spec::Sources;
 use hoist_engine::plan::Step;
-use hoist_engine::record::{End, FailureKind, Outcome};
-use hoist_engine::run::{Ended, Reason, State};
+use hoist_engine::record::{self, End, FailureKind, Outcome};
+use hoist_engine::run::{Reason, State, StepEnd};
 use hoist_engine::{Plan, Record, Run, StepId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -26,7 +27,7 @@ pub(super) struct View {
     pub(super) run: Arc<Run>,
     /// Nothing goes on by itself.
     pub(super) waiting: bool,
-    /// It did not end, and nobody drives it.
+    /// The run has not ended, and no thread drives it.
     pub(super) is_broken: bool,
 }
 
@@ -79,8 +80,7 @@ impl View {
         }
     }
 
-    /// Nothing runs, and nothing more comes by itself: it has ended, or somebody has to say
-    /// something.
+    /// The run has ended, or it waits for an operator.
     pub(super) fn rests(&self) -> bool {
         let runs = || self.run.is_busy() || self.steps().any(|(id, _)| self.is_checking(id));
         match self.state() {
@@ -132,6 +132,7 @@ impl View {
     pub(super) fn instance(&self, id: StepId, attempts: Vec<Attempt>) -> Instance {
         let last = attempts.last();
         let reason = last.map(|last| last.reason.clone()).filter(|reason| !reason.is_empty());
+        let check = last.and_then(|last| last.check.clone());
         Instance {
             step: id.0,
             name: self.name(id).to_owned(),
@@ -140,6 +141,7 @@ impl View {
             state: word(self.run.state(id)).to_owned(),
             attempt: self.run.attempt(id),
             reason,
+            check,
             held_by: self.held_by(id),
             started: last.and_then(|last| last.started),
             ended: last.and_then(|last| last.ended),
@@ -166,13 +168,13 @@ impl View {
                 }
             }
         }
-        let is_blocked = |id: &StepId| self.run.state(*id) == State::Ended(Ended::Blocked);
+        let is_blocked = |id: &StepId| self.run.state(*id) == State::Ended(StepEnd::Blocked);
         seen.into_iter().filter(|id| self.plan.step(*id).is_some() && is_blocked(id)).collect()
     }
 
-    /// The longest way through what is not done yet, by what each step is expected to take.
+    /// The critical path through the unfinished steps, by their expected durations.
     pub(super) fn critical(&self) -> Vec<StepId> {
-        /// For steps of which nobody knows: what they take is not nothing.
+        /// The assumed duration of a step without a known one.
         const UNKNOWN_MS: u64 = 1000;
         let open = |id: &StepId| !matches!(self.run.state(*id), State::Ended(_));
         let mut best: HashMap<StepId, (u64, Option<StepId>)> = HashMap::new();
@@ -218,7 +220,7 @@ impl View {
             Reason::Blocked { roots, .. } | Reason::LeftOut { roots } => roots,
             Reason::Waits { steps, .. }
             | Reason::Undecided { steps }
-            | Reason::Pool { steps, .. } => steps,
+            | Reason::Limit { steps, .. } => steps,
             _ => Vec::new(),
         };
         for root in roots.into_iter().filter(|root| *root != id) {
@@ -244,7 +246,7 @@ impl View {
         Some((Some(sources.show(task.id.place)), from.collect()))
     }
 
-    /// What happened after some record, with names for what has one.
+    /// The events after a record, with the names of instances.
     pub(super) fn events(&self, after: u64, most: usize) -> Vec<RunEvent> {
         let skip = usize::try_from(after).unwrap_or(usize::MAX);
         let records = self.records.iter().enumerate().skip(skip).take(most);
@@ -256,10 +258,10 @@ impl View {
             unreachable!("records are objects")
         };
         let Some(Value::String(kind)) = more.remove("record") else {
-            unreachable!("records say what they are")
+            unreachable!("every record has a kind")
         };
         more.remove("at");
-        // What undoing needs to know is nobody else's business.
+        // Receipts are private to undo.
         more.remove("made");
         if let Some(Value::Object(end)) = more.remove("end") {
             let told = end.into_iter().filter(|(key, _)| key != "receipt");
@@ -303,6 +305,7 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
         ended: None,
         end: String::new(),
         reason: String::new(),
+        check: None,
     };
     for record in records {
         let (step, attempt) = match record {
@@ -320,9 +323,10 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
         let last = of.last_mut().expect("one was just put there");
         match record {
             Record::Intent { at, .. } => last.started = Some(*at),
-            Record::Refused { reason, at, .. } => {
-                (last.ended, last.end) = (Some(*at), "refused".to_owned());
-                last.reason = told(FailureKind::Precheck, reason);
+            Record::Refused { check, at, .. } => {
+                last.ended = Some(*at);
+                "refused".clone_into(&mut last.end);
+                fail_check(last, CheckKind::Precondition, check);
             }
             Record::Ran { end, at, .. } => {
                 last.ended = Some(*at);
@@ -339,14 +343,15 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
                     }
                 };
             }
-            Record::Verified { holds: false, reason, at, .. } => {
-                (last.ended, last.end) = (Some(*at), "failed".to_owned());
-                last.reason = told(FailureKind::Verify, reason);
+            Record::Verified { failed: Some(check), at, .. } => {
+                last.ended = Some(*at);
+                "failed".clone_into(&mut last.end);
+                fail_check(last, CheckKind::Postcondition, check);
             }
-            Record::Verified { holds: true, at, .. } => last.ended = Some(*at),
+            Record::Verified { failed: None, at, .. } => last.ended = Some(*at),
             Record::Lost { at, .. } => {
                 (last.ended, last.end) = (Some(*at), "lost".to_owned());
-                "nobody knows how it ended".clone_into(&mut last.reason);
+                "outcome unknown".clone_into(&mut last.reason);
             }
             _ => {}
         }
@@ -354,15 +359,23 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
     all
 }
 
-/// A reason with what it is the reason of.
+/// Ends an attempt with a check that did not hold.
+fn fail_check(attempt: &mut Attempt, kind: CheckKind, check: &record::FailedCheck) {
+    let record::FailedCheck { title, output, exit_code } = check.clone();
+    let check = FailedCheck { kind, title, output, exit_code };
+    attempt.reason = check.to_string();
+    attempt.check = Some(check);
+}
+
+/// A failure reason with its kind.
 fn told(kind: FailureKind, reason: &str) -> String {
     let what = match kind {
         // It begins with the exit code.
         FailureKind::Exit => return reason.to_owned(),
-        FailureKind::Precheck => "the check before it",
+        FailureKind::Precheck => "precondition",
         FailureKind::Timeout => "timeout",
         FailureKind::Limit => "limit",
-        FailureKind::Verify => "the check after it",
+        FailureKind::Verify => "postcondition",
         FailureKind::Lost => "lost",
         FailureKind::Internal => "internal",
     };
@@ -379,16 +392,16 @@ pub(super) fn word(state: State) -> &'static str {
         State::Delayed => "delayed",
         State::Unknown => "unknown",
         State::Ended(ended) => match ended {
-            Ended::Ok => "ok",
-            Ended::Unchanged => "unchanged",
-            Ended::Ignored => "ignored",
-            Ended::Skipped => "skipped",
-            Ended::Failed(_) => "failed",
-            Ended::Blocked => "blocked",
-            Ended::LeftOut => "left_out",
-            Ended::Stopped => "stopped",
-            Ended::Interrupted => "interrupted",
-            Ended::Undone => "undone",
+            StepEnd::Ok => "ok",
+            StepEnd::Unchanged => "unchanged",
+            StepEnd::Ignored => "ignored",
+            StepEnd::Skipped => "skipped",
+            StepEnd::Failed(_) => "failed",
+            StepEnd::Blocked => "blocked",
+            StepEnd::LeftOut => "left_out",
+            StepEnd::Stopped => "stopped",
+            StepEnd::Interrupted => "interrupted",
+            StepEnd::Undone => "undone",
         },
     }
 }

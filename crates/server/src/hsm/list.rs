@@ -1,6 +1,7 @@
 //! Lists of everything: written as they are read, a few hundred nodes at a time, so that an answer
 //! of tens of megabytes is never in memory as a whole.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -9,19 +10,20 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_inventory::Roster;
-use hoist_inventory::smd_view::{self, InterfaceFilter, NodeFilter};
-use hoist_model::{Node, NodeId};
+use hoist_model::{Node, NodeId, Xname};
+use hoist_site::Roster;
+use hoist_site::smd_view::{self, InterfaceFilter, NodeFilter};
 use http::{HeaderMap, HeaderValue, Uri, header};
+use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::{Hsm, JSON, not_modified, pairs, sight};
-use crate::failure::Failure;
+use super::{Hsm, JSON, bad_filter, not_modified, pairs, sight};
 use crate::inventory::etag;
-use crate::principal::{Principal, Reach};
-use crate::whole_site::{PIECE, Turns, lend};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::large_answer::{AnswerPermits, PIECE, lend};
+use hoist_chassis::principal::{Principal, Reach};
 
-/// Nodes looked at between two looks at how much has been written.
+/// Nodes processed between two checks of the written bytes.
 const AT_ONCE: usize = 256;
 
 /// What stands before and behind the elements.
@@ -37,12 +39,19 @@ pub(super) async fn components(
     if principal.reach(Verb::Read, Context::Inventory) != Reach::All {
         refuse_memberships(&uri)?;
     }
-    let roster = hsm.roster();
-    let filter = NodeFilter::parse(&roster, pairs(&uri))?;
+    let roster = hsm.roster()?;
+    let filter = NodeFilter::parse(&roster, pairs(&uri)).map_err(bad_filter)?;
     let states = hsm.states.clone();
     let named = owned(filter.named(&roster));
+    // A BMC with several nodes is one component.
+    let bmcs: Mutex<BTreeSet<Xname>> = Mutex::default();
     let write = move |roster: &Roster, node: &Node, list: &mut List| {
         if let Some(component) = filter.component(roster, node, states.power(node.id)) {
+            list.push(&component);
+        }
+        if let Some((bmc, component)) = filter.bmc(node)
+            && bmcs.lock().insert(bmc)
+        {
             list.push(&component);
         }
     };
@@ -50,8 +59,7 @@ pub(super) async fn components(
     hsm.answer(&hsm.open, roster, &headers, named, brackets, write).await
 }
 
-/// Which nodes are in a group or partition is told by routes that need a token; a filter of an open
-/// list must not tell it either.
+/// Memberships need a token on other routes, so filters of an open list must not reveal them.
 fn refuse_memberships(uri: &Uri) -> Result<(), Failure> {
     let asks = |name: &str| ["group", "partition"].iter().any(|f| name.eq_ignore_ascii_case(f));
     match pairs(uri).find(|(name, _)| asks(name)) {
@@ -69,12 +77,12 @@ pub(super) async fn interfaces(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = hsm.roster();
-    let filter = InterfaceFilter::parse(pairs(&uri))?;
+    let roster = hsm.roster()?;
+    let filter = InterfaceFilter::parse(pairs(&uri)).map_err(bad_filter)?;
     let named = owned(filter.named(&roster));
-    let write = move |_: &Roster, node: &Node, list: &mut List| {
+    let write = move |roster: &Roster, node: &Node, list: &mut List| {
         for interface in &node.spec.interfaces {
-            let shown = smd_view::ethernet_interface(node, interface);
+            let shown = smd_view::ethernet_interface(roster, node, interface);
             if filter.matches(&shown) {
                 list.push(&shown);
             }
@@ -118,9 +126,10 @@ impl Hsm {
         brackets: Brackets,
         element: fn(&Roster, &Node, &mut List),
     ) -> Result<Response, Failure> {
-        let roster = self.roster();
-        let filter = NodeFilter::parse(&roster, pairs(uri))?;
-        let (sight, states) = (sight(principal, &roster), self.states.clone());
+        let roster = self.roster()?;
+        let filter = NodeFilter::parse(&roster, pairs(uri)).map_err(bad_filter)?;
+        let sight = sight(principal, &roster);
+        let states = self.states.clone();
         let named = owned(filter.named(&roster));
         let write = move |roster: &Roster, node: &Node, list: &mut List| {
             let seen = sight.reaches(roster, node);
@@ -131,10 +140,10 @@ impl Hsm {
         self.answer(&self.closed, roster, headers, named, brackets, write).await
     }
 
-    /// Where the nodes are named, they are looked up, and nobody waits for a turn.
+    /// Named nodes are looked up directly, without a permit.
     async fn answer<W>(
         &self,
-        turns: &Turns,
+        turns: &AnswerPermits,
         roster: Arc<Roster>,
         headers: &HeaderMap,
         named: Option<Vec<Arc<Node>>>,
@@ -144,7 +153,7 @@ impl Hsm {
     where
         W: Fn(&Roster, &Node, &mut List) + Send + 'static,
     {
-        // Before anything is looked at: what is newer than its tag is asked for again.
+        // Taken before the data: newer data under an older tag is fetched again, never missed.
         let tag = self.tag(&roster);
         if etag::is_known(headers, &tag) {
             return Ok(not_modified(&tag));

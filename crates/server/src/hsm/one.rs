@@ -1,21 +1,21 @@
-//! Single objects. What a token does not reach is answered like what is not there.
+//! Single objects. An object out of the token's reach gets the answer of a missing one.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
 use hoist_api::Code;
-use hoist_inventory::Roster;
-use hoist_inventory::smd_view::{self, EthernetInterface};
 use hoist_model::{Name, Nid, Node, Xname};
+use hoist_site::Roster;
+use hoist_site::smd_view::{self, EthernetInterface};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 
 use super::{Hsm, not_modified, not_there, sight};
-use crate::extract::Path;
-use crate::failure::Failure;
 use crate::inventory::etag;
-use crate::principal::Principal;
+use hoist_chassis::extract::Path;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
 
 pub(super) async fn component(
     State(hsm): State<Hsm>,
@@ -23,7 +23,11 @@ pub(super) async fn component(
     Path(xname): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = hsm.roster();
+    let roster = hsm.roster()?;
+    let sight = sight(&principal, &roster);
+    if let Some(bmc) = smd_view::find_bmc(&roster, &xname, |node| sight.reaches(&roster, node)) {
+        return Ok(hsm.one(&roster, &headers, || bmc));
+    }
     let node = found(&roster, &principal, smd_view::find(&roster, &xname), "xname")?;
     Ok(hsm.one(&roster, &headers, || smd_view::component(node, hsm.states.power(node.id))))
 }
@@ -36,8 +40,8 @@ pub(super) async fn by_nid(
 ) -> Result<Response, Failure> {
     let number: i64 =
         nid.parse().map_err(|_| Failure::new(Code::BadParameter, "a nid is a number"))?;
-    let roster = hsm.roster();
-    let nid = u32::try_from(number).ok().and_then(Nid::new);
+    let roster = hsm.roster()?;
+    let nid = u32::try_from(number).ok().map(Nid::new);
     let node = found(&roster, &principal, nid.and_then(|nid| roster.by_nid(nid)), "nid")?;
     Ok(hsm.one(&roster, &headers, || smd_view::component(node, hsm.states.power(node.id))))
 }
@@ -48,7 +52,7 @@ pub(super) async fn interface(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = hsm.roster();
+    let roster = hsm.roster()?;
     let shown = found_interface(&roster, &principal, &id)?;
     Ok(hsm.one(&roster, &headers, || shown))
 }
@@ -59,7 +63,7 @@ pub(super) async fn addresses(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = hsm.roster();
+    let roster = hsm.roster()?;
     let shown = found_interface(&roster, &principal, &id)?;
     Ok(hsm.one(&roster, &headers, || shown.addresses))
 }
@@ -72,7 +76,7 @@ fn found_interface<'r>(
     let found = smd_view::find_interface(roster, id);
     let reached = found.filter(|(node, _)| sight(principal, roster).reaches(roster, node));
     let (node, interface) = reached.ok_or_else(|| not_there("component ethernet interface"))?;
-    Ok(smd_view::ethernet_interface(node, interface))
+    Ok(smd_view::ethernet_interface(roster, node, interface))
 }
 
 pub(super) async fn component_endpoint(
@@ -81,7 +85,7 @@ pub(super) async fn component_endpoint(
     Path(xname): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = hsm.roster();
+    let roster = hsm.roster()?;
     let node = found(&roster, &principal, smd_view::find(&roster, &xname), "xname")?;
     Ok(hsm.one(&roster, &headers, || smd_view::component_endpoint(&roster, node)))
 }
@@ -97,7 +101,7 @@ pub(super) async fn membership(
         return Err(Failure::new(Code::BadParameter, "this is neither an xname nor a name")
             .with_remedy("write it like x1000c0s0b0n0"));
     }
-    let roster = hsm.roster();
+    let roster = hsm.roster()?;
     let node = found(&roster, &principal, smd_view::find(&roster, id), "xname")?;
     Ok(hsm.one(&roster, &headers, || smd_view::membership(&roster, node)))
 }

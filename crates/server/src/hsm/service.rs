@@ -1,13 +1,13 @@
 //! Whether it can be asked, and the words it uses.
 
 use axum::response::{IntoResponse, Response};
-use hoist_inventory::smd_view::LISTS;
+use hoist_site::smd_view::LISTS;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::not_there;
-use crate::extract::{Json, Path};
-use crate::failure::Failure;
+use hoist_chassis::extract::{Json, Path};
+use hoist_chassis::failure::Failure;
 
 /// A controller that answers has its roster.
 pub(super) async fn ready() -> Response {

@@ -1,24 +1,25 @@
-//! Groups, partitions and BMCs. What is in them is gathered from the whole site, so these answers
-//! have turns as the lists do, and are made beside the threads that answer others.
+//! Groups, partitions and BMCs. Their content is gathered from the whole site, so these answers
+//! need permits as lists do and are made on separate threads.
 
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use hoist_api::Code;
-use hoist_inventory::Roster;
-use hoist_inventory::smd_view::{self, EndpointFilter, Group, Members, NodeFilter, Partition};
 use hoist_model::node::Power;
 use hoist_model::{GroupName, Name, Node};
+use hoist_site::Roster;
+use hoist_site::smd_view::{self, EndpointFilter, Group, Members, NodeFilter, Partition};
 use http::{HeaderMap, HeaderValue, Uri, header};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Hsm, JSON, not_modified, not_there, pairs, sight};
-use crate::extract::Path;
-use crate::failure::Failure;
-use crate::inventory::{Sight, etag};
-use crate::principal::Principal;
-use crate::whole_site::{cut, lend};
+use super::{Hsm, JSON, bad_filter, not_modified, not_there, pairs, sight};
+use crate::authorisation::Sight;
+use crate::inventory::etag;
+use hoist_chassis::extract::Path;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::large_answer::{cut, lend};
+use hoist_chassis::principal::Principal;
 
 pub(super) async fn groups(
     State(hsm): State<Hsm>,
@@ -26,8 +27,8 @@ pub(super) async fn groups(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let named = Named::parse(&uri, "group")?;
-    let make = move |seen: &Seen<'_>| {
+    let named = SetFilter::parse(&uri, "group")?;
+    let make = move |seen: &VisibleSite<'_>| {
         let mut found = seen.groups();
         found.retain(|group| named.fits(&group.label));
         Some(found)
@@ -40,7 +41,7 @@ pub(super) async fn labels(
     principal: Principal,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let make = |seen: &Seen<'_>| {
+    let make = |seen: &VisibleSite<'_>| {
         let labels = seen.groups().into_iter().map(|group| group.label);
         Some(labels.collect::<Vec<_>>())
     };
@@ -66,7 +67,7 @@ pub(super) async fn group_members(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let one = One::new(&hsm, &label, &uri)?;
-    let make = move |seen: &Seen<'_>| one.find(seen).map(|group| group.members);
+    let make = move |seen: &VisibleSite<'_>| one.find(seen).map(|group| group.members);
     hsm.whole(principal, headers, make).await
 }
 
@@ -76,8 +77,8 @@ pub(super) async fn partitions(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let named = Named::parse(&uri, "partition")?;
-    let make = move |seen: &Seen<'_>| {
+    let named = SetFilter::parse(&uri, "partition")?;
+    let make = move |seen: &VisibleSite<'_>| {
         let mut found = seen.partitions();
         found.retain(|partition| named.fits(&partition.name));
         Some(found)
@@ -90,7 +91,7 @@ pub(super) async fn names(
     principal: Principal,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let make = |seen: &Seen<'_>| {
+    let make = |seen: &VisibleSite<'_>| {
         let names = seen.partitions().into_iter().map(|partition| partition.name);
         Some(names.collect::<Vec<_>>())
     };
@@ -114,7 +115,8 @@ pub(super) async fn partition_members(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let name = partition_name(&name)?;
-    let make = move |seen: &Seen<'_>| seen.partition(&name).map(|partition| partition.members);
+    let make =
+        move |seen: &VisibleSite<'_>| seen.partition(&name).map(|partition| partition.members);
     hsm.whole(principal, headers, make).await
 }
 
@@ -125,8 +127,8 @@ pub(super) async fn redfish_endpoints(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let filter = EndpointFilter::parse(pairs(&uri))?;
-    let make = move |seen: &Seen<'_>| {
+    let filter = EndpointFilter::parse(pairs(&uri)).map_err(bad_filter)?;
+    let make = move |seen: &VisibleSite<'_>| {
         let mut found = smd_view::redfish_endpoints(seen.roster, |node| seen.reaches(node));
         found.retain(|endpoint| filter.matches(endpoint));
         Some(json!({ "RedfishEndpoints": found }))
@@ -140,12 +142,12 @@ fn partition_name(text: &str) -> Result<Name, Failure> {
 
 /// The site as far as a token reaches. Of groups and partitions a limited one sees those with at
 /// least one of its nodes.
-struct Seen<'r> {
+struct VisibleSite<'r> {
     roster: &'r Roster,
     sight: Sight,
 }
 
-impl Seen<'_> {
+impl VisibleSite<'_> {
     fn reaches(&self, node: &Node) -> bool {
         self.sight.reaches(self.roster, node)
     }
@@ -185,10 +187,12 @@ impl One {
         let label =
             label.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))?;
         let partition = pairs(uri).filter(|(name, _)| name == "partition");
-        Ok(Self { label, filter: NodeFilter::parse(&hsm.roster(), partition)? })
+        let roster = hsm.roster()?;
+        let filter = NodeFilter::parse(&roster, partition).map_err(bad_filter)?;
+        Ok(Self { label, filter })
     }
 
-    fn find(&self, seen: &Seen<'_>) -> Option<Group> {
+    fn find(&self, seen: &VisibleSite<'_>) -> Option<Group> {
         self.among(seen.groups())?;
         let wanted = |node: &Node| self.filter.matches(seen.roster, node, Power::Unknown);
         self.among(smd_view::groups(seen.roster, |node| seen.reaches(node) && wanted(node)))
@@ -200,17 +204,17 @@ impl One {
 }
 
 /// The sets that a list is asked for; all of them unless some are named.
-struct Named {
+struct SetFilter {
     wanted: Vec<String>,
     tagged: bool,
 }
 
-impl Named {
+impl SetFilter {
     fn parse(uri: &Uri, parameter: &str) -> Result<Self, Failure> {
         let named = pairs(uri).filter(|(name, _)| name == parameter);
         let wanted: Vec<_> = named.map(|(_, value)| value.to_ascii_lowercase()).collect();
         if wanted.iter().any(|value| value.starts_with('!')) {
-            return Err(smd_view::negation(parameter).into());
+            return Err(bad_filter(smd_view::negation(parameter)));
         }
         Ok(Self { wanted, tagged: pairs(uri).any(|(name, _)| name == "tag") })
     }
@@ -221,7 +225,7 @@ impl Named {
 }
 
 impl Hsm {
-    /// `make` gives nothing for what is not there.
+    /// `make` returns `None` for a missing object.
     async fn whole<T, M>(
         &self,
         principal: Principal,
@@ -230,16 +234,16 @@ impl Hsm {
     ) -> Result<Response, Failure>
     where
         T: Serialize,
-        M: FnOnce(&Seen<'_>) -> Option<T> + Send + 'static,
+        M: FnOnce(&VisibleSite<'_>) -> Option<T> + Send + 'static,
     {
-        let roster = self.roster();
+        let roster = self.roster()?;
         let tag = self.tag(&roster);
         if etag::is_known(&headers, &tag) {
             return Ok(not_modified(&tag));
         }
         let turn = self.closed.take().await?;
         let work = tokio::task::spawn_blocking(move || {
-            let seen = Seen { roster: &roster, sight: sight(&principal, &roster) };
+            let seen = VisibleSite { roster: &roster, sight: sight(&principal, &roster) };
             let made = make(&seen)?;
             Some(Bytes::from(serde_json::to_vec(&made).expect("a plain value")))
         });

@@ -2,18 +2,34 @@
 
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
-use hoist_inventory::Roster;
-use hoist_inventory::registry::WriteError;
 use hoist_model::{Kind, NodeId};
+use hoist_site::Roster;
+use hoist_site::registry::WriteError;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
-use crate::extract::Json;
-use crate::failure::Failure;
+use hoist_chassis::extract::Json;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::secret;
 
-/// `"<incarnation>.<revision>"`: of listings, and of the site as a whole.
+/// Two listings of a site must not have the same tag by accident.
+const HASH_BYTES: usize = 16;
+
+/// `"<incarnation>.<revision>"`: of listings of all nodes, and of the site as a whole.
 pub(super) fn of_site(roster: &Roster) -> String {
     format!("\"{}.{}\"", roster.incarnation().as_str(), roster.revision())
+}
+
+/// `"<incarnation>.<hash>"`: of a listing of some nodes, given with their revisions.
+pub(super) fn of_nodes(roster: &Roster, nodes: impl Iterator<Item = (NodeId, u64)>) -> String {
+    let mut hash = Sha256::new();
+    for (id, revision) in nodes {
+        hash.update(id.to_bits().to_be_bytes());
+        hash.update(revision.to_be_bytes());
+    }
+    let hash = secret::hex(&hash.finalize()[..HASH_BYTES]);
+    format!("\"{}.{hash}\"", roster.incarnation().as_str())
 }
 
 /// `"<incarnation>.<id>.<revision>"`.

@@ -8,24 +8,27 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::ImportRequest;
-use hoist_inventory::import::{ImportError, Importer};
-use hoist_inventory::reconcile::Options;
-use hoist_inventory::registry::Commit;
-use hoist_inventory::source::file::FileSource;
-use hoist_inventory::source::smd::{SmdOptions, SmdSource};
-use hoist_inventory::source::store::StoreSource;
-use hoist_inventory::source::{InventorySource, Location, SourceError};
 use hoist_model::Name;
+use hoist_site::import::{ImportError, Importer};
+use hoist_site::reconcile::Options;
+use hoist_site::registry::Commit;
+use hoist_site::source::file::FileSource;
+use hoist_site::source::smd::{SmdOptions, SmdSource};
+use hoist_site::source::store::StoreSource;
+use hoist_site::source::{InventorySource, Location, SourceError};
 
 use super::Inventory;
+use super::refusal::write_failure;
 use super::status::import_report;
-use crate::audit::Draft;
-use crate::auth::AuditContext;
-use crate::authorisation::Scoped;
-use crate::extract::Json;
-use crate::failure::Failure;
-use crate::principal::{Principal, Reach};
-use crate::server::Chassis;
+use crate::audited_commit::AuditedCommit;
+use crate::authorisation::ScopedCommit;
+use crate::site::Source;
+use hoist_chassis::Chassis;
+use hoist_chassis::audit::Draft;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::Json;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::{Principal, Reach};
 
 /// How a source is read.
 #[derive(Debug, Clone)]
@@ -91,7 +94,7 @@ pub fn committer(chassis: &Chassis, source: &str) -> Arc<dyn Commit> {
         route: source.to_owned(),
         ..Draft::default()
     };
-    Arc::new(chassis.audit.committer(draft))
+    Arc::new(AuditedCommit::new(&chassis.audit, draft))
 }
 
 pub(super) async fn refresh(
@@ -99,12 +102,22 @@ pub(super) async fn refresh(
     principal: Principal,
     audit: AuditContext,
 ) -> Result<Response, Failure> {
-    let source = inventory.background.source.as_ref().ok_or_else(|| {
-        Failure::new(Code::Conflict, "this site imports from nowhere")
-            .with_remedy("start the server with `--inventory`, or name a source")
+    let source = inventory.source.as_ref().ok_or_else(|| {
+        Failure::new(Code::Conflict, "this controller has no inventory source")
+            .with_remedy("start it with `--inventory`, or use `hoist node import`")
     })?;
-    let committer = inventory.chassis.audit.committer(audit.draft());
-    let report = source.importer.cycle(&Scoped { principal, committer }).await?;
+    cycle(&inventory, source, principal, &audit).await
+}
+
+/// One cycle of the controller's own source.
+async fn cycle(
+    inventory: &Inventory,
+    source: &Source,
+    principal: Principal,
+    audit: &AuditContext,
+) -> Result<Response, Failure> {
+    let commit = ScopedCommit::new(&inventory.chassis.audit, principal, audit);
+    let report = source.importer.cycle(&commit).await.map_err(import_failure)?;
     Ok(Json(import_report(&source.url, report)).into_response())
 }
 
@@ -132,27 +145,39 @@ pub(super) async fn import(
     if let Some(name) = body.source {
         config.name = name;
     }
+    // Two importers of one name would remove each other's nodes.
+    if let Some(own) = inventory.source.as_ref().filter(|own| *own.importer.name() == config.name) {
+        if own.url == config.url() {
+            return cycle(&inventory, own, principal, &audit).await;
+        }
+        let detail = format!("`{}` is the name of this controller's own source", config.name);
+        let remedy = format!("use `hoist refresh` to read {}, or another --source", own.url);
+        return Err(Failure::new(Code::Conflict, detail).with_remedy(remedy));
+    }
     config.smd.token_file = body.token_file;
     config.reconcile.adopt = body.adopt;
-    let source = config.open().await.map_err(ImportError::Source)?;
-    let (registry, states) = (inventory.registry.clone(), inventory.states.clone());
+    if body.force {
+        config.reconcile.max_prune_percent = 100;
+    }
+    let source = config.open().await.map_err(ImportError::Source).map_err(import_failure)?;
+    let registry = inventory.registry.clone();
+    let states = inventory.states.clone();
     let importer = Importer::new(registry, states, source, config.reconcile.clone(), config.every);
-    let committer = inventory.chassis.audit.committer(audit.draft());
-    let done = importer.cycle(&Scoped { principal, committer }).await;
+    let commit = ScopedCommit::new(&inventory.chassis.audit, principal, &audit);
+    let done = importer.cycle(&commit).await;
     importer.release().await;
-    Ok(Json(import_report(&config.url(), done?)).into_response())
+    Ok(Json(import_report(&config.url(), done.map_err(import_failure)?)).into_response())
 }
 
-impl From<ImportError> for Failure {
-    fn from(error: ImportError) -> Self {
-        let detail = crate::chain(&error);
-        match error {
-            ImportError::Source(_) => Self::new(Code::SourceFailed, detail)
-                .with_remedy("nothing was changed; what was imported before stays"),
-            ImportError::Elsewhere => Self::new(Code::Busy, detail).with_remedy("try again"),
-            ImportError::Write(error) => error.into(),
-            ImportError::Store(error) => error.into(),
-            _ => Self::new(Code::Internal, detail),
-        }
+fn import_failure(error: ImportError) -> Failure {
+    let detail = hoist_diagnostic::chain(&error);
+    match error {
+        ImportError::Source(_) => Failure::new(Code::SourceFailed, detail)
+            .with_remedy("nothing was changed; what was imported before stays"),
+        ImportError::Elsewhere => Failure::new(Code::Busy, detail)
+            .with_remedy("ask the controller that imports, or wait for `import.every`"),
+        ImportError::Write(error) => write_failure(error),
+        ImportError::Store(error) => error.into(),
+        _ => Failure::new(Code::Internal, detail),
     }
 }

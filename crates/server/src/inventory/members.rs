@@ -10,19 +10,19 @@ use futures_util::StreamExt;
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{Group, Listing, NetworkObject, PartitionObject};
-use hoist_inventory::{Resource, Roster};
 use hoist_model::document::{Document, DocumentName, Spec};
 use hoist_model::{GroupKey, Kind, NodeId};
+use hoist_site::{Resource, Roster};
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 
-use super::nodes::Chosen;
-use super::sight::Sight;
+use super::nodes::NodeQuery;
 use super::{Inventory, NDJSON, etag};
 use crate::authorisation::Access;
-use crate::extract::{Path, Query};
-use crate::failure::Failure;
-use crate::principal::Principal;
+use crate::authorisation::Sight;
+use hoist_chassis::extract::{Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
 
 /// Documents turned into text at once.
 const CHUNK: usize = 512;
@@ -142,7 +142,7 @@ pub(super) async fn export(
     Query(query): Query<ExportQuery>,
 ) -> Result<Response, Failure> {
     let roster = inventory.roster();
-    let chosen = Chosen::new(&roster, &principal, query.selector.as_deref())?;
+    let chosen = NodeQuery::new(&roster, &principal, query.selector.as_deref())?;
     let rest = match query.selector {
         None => lines(other_documents(&roster, &principal).into_iter()),
         Some(_) => Vec::new(),

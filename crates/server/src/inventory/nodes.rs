@@ -8,20 +8,23 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use hoist_api::admin::Verb;
-use hoist_api::inventory::{Derived, Node, NodeList};
-use hoist_api::{Code, Fault, Problem};
-use hoist_inventory::Roster;
+use hoist_api::inventory::{DerivedFields, Node, NodeList};
+use hoist_api::{Code, Problem};
+use hoist_diagnostic::Diagnostic;
+use hoist_model::selector::Vocabulary as _;
 use hoist_model::selector::{Bound, ParseSelectorError};
-use hoist_model::{NodeId, Selector};
+use hoist_model::{Name, NodeId, Selector};
+use hoist_site::Roster;
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 
-use super::sight::{Sight, no_such_node};
 use super::snapshots::PageEnd;
 use super::{Inventory, NDJSON, etag, watch};
-use crate::extract::{Flag, Json, Path, Query};
-use crate::failure::Failure;
-use crate::principal::Principal;
+use crate::authorisation::Sight;
+use crate::node_lookup::no_such_node;
+use hoist_chassis::extract::{Flag, Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
 
 /// Nodes in one page.
 const PAGE: usize = 1000;
@@ -59,10 +62,10 @@ pub(super) async fn list(
         return watch::poll(&inventory, &principal, &query).await;
     }
     let (roster, after) = snapshot(&inventory, query.next.as_deref())?;
-    let chosen = Chosen::new(&roster, &principal, query.selector.as_deref())?;
+    let chosen = NodeQuery::new(&roster, &principal, query.selector.as_deref())?;
     let fields = Fields::parse(query.fields.as_deref())?;
     let with_state = query.state.0;
-    let tag = etag::of_site(&roster);
+    let tag = chosen.tag(&roster);
     if !with_state && etag::is_known(&headers, &tag) {
         return Ok(etag::not_modified(&tag));
     }
@@ -101,7 +104,7 @@ fn snapshot(
     inventory: &Inventory,
     next: Option<&str>,
 ) -> Result<(Arc<Roster>, Option<NodeId>), Failure> {
-    let Some(next) = next else { return Ok((inventory.roster(), None)) };
+    let Some(next) = next else { return Ok((inventory.complete_roster()?, None)) };
     let end: PageEnd = next.parse().map_err(|()| {
         bad_parameter(
             "continue",
@@ -117,12 +120,12 @@ fn snapshot(
 }
 
 /// The nodes a request asks for and may see.
-pub(super) struct Chosen {
+pub(super) struct NodeQuery {
     sight: Sight,
     selector: Option<Bound>,
 }
 
-impl Chosen {
+impl NodeQuery {
     pub(super) fn new(
         roster: &Roster,
         principal: &Principal,
@@ -132,6 +135,15 @@ impl Chosen {
         let selector = selector.filter(|text| !text.trim().is_empty());
         let selector = selector.map(|text| bind(roster, text)).transpose()?;
         Ok(Self { sight, selector })
+    }
+
+    /// The tag of a listing of these nodes: changes with them, and with no other node.
+    fn tag(&self, roster: &Roster) -> String {
+        if self.selector.is_none() && self.sight.is_all() {
+            return etag::of_site(roster);
+        }
+        let chosen = roster.nodes_after(None).filter(|node| self.contains(roster, node));
+        etag::of_nodes(roster, chosen.map(|node| (node.id, node.revision)))
     }
 
     pub(super) fn contains(&self, roster: &Roster, node: &hoist_model::Node) -> bool {
@@ -145,19 +157,46 @@ pub(crate) fn bind(roster: &Roster, text: &str) -> Result<Bound, Failure> {
     let selector: Selector = text.parse().map_err(|error: ParseSelectorError| {
         let at = format!("selector, character {}", error.at + 1);
         let problem = Problem::new(Code::BadParameter, error.to_string());
-        Failure::from(problem.with_fault(Fault::new(at, error.message)))
+        Failure::from(problem.with_diagnostic(Diagnostic::new(at, error.message)))
     })?;
+    if let Some(message) = unknown_name(roster, &selector) {
+        let problem = Problem::new(Code::BadParameter, format!("selector `{text}`: {message}"));
+        return Err(Failure::from(problem.with_diagnostic(Diagnostic::new("selector", message))));
+    }
     selector.bind(roster).map_err(|error| {
         let problem = Problem::new(Code::BadParameter, format!("selector `{text}`: {error}"));
-        Failure::from(problem.with_fault(Fault::new("selector", error.to_string())))
+        Failure::from(problem.with_diagnostic(Diagnostic::new("selector", error.to_string())))
     })
+}
+
+/// A group or partition that the site does not have: a misspelt name would select nothing.
+fn unknown_name(roster: &Roster, selector: &Selector) -> Option<String> {
+    let names = selector.exact_names();
+    let has_partition = |name: &str| {
+        roster.partition(name).is_some()
+            || name.parse::<Name>().is_ok_and(|name| !roster.in_partition(&name).is_empty())
+    };
+    if let Some(name) = names.groups.into_iter().find(|name| !roster.is_group(name)) {
+        let known: Vec<_> = roster.groups().map(|group| group.name.as_str()).collect();
+        return Some(not_there("group", name, &known));
+    }
+    let name = names.partitions.into_iter().find(|name| !has_partition(name))?;
+    let known: Vec<_> = roster.partitions().map(|partition| partition.name.as_str()).collect();
+    Some(not_there("partition", name, &known))
+}
+
+fn not_there(kind: &str, name: &str, known: &[&str]) -> String {
+    match hoist_model::nearest(name, known.iter().copied()) {
+        Some(close) => format!("{kind} `{name}` does not exist; did you mean `{close}`?"),
+        None => format!("{kind} `{name}` does not exist; `hoist {kind} list` shows all of them"),
+    }
 }
 
 /// How a listing is shown.
 struct View {
     inventory: Inventory,
     roster: Arc<Roster>,
-    chosen: Chosen,
+    chosen: NodeQuery,
     fields: Fields,
     with_state: bool,
 }
@@ -189,11 +228,13 @@ impl View {
             PageEnd { incarnation, revision: self.roster.revision(), id }.to_string()
         });
         let revision = self.roster.revision();
+        let since = watch::resume_point(self.roster.incarnation().as_str(), revision);
         Ok(match &self.fields {
-            Fields::All => Json(NodeList { revision, items, next }).into_response(),
+            Fields::All => Json(NodeList { revision, since, items, next }).into_response(),
             Fields::Some(_) => {
                 let items: Vec<_> = items.iter().map(|node| self.fields.of(node)).collect();
-                let mut body = serde_json::json!({"revision": revision, "items": items});
+                let mut body =
+                    serde_json::json!({"revision": revision, "since": since, "items": items});
                 if let Some(next) = next {
                     body["continue"] = next.into();
                 }
@@ -210,7 +251,8 @@ impl View {
                     return None;
                 }
                 let mut text = Vec::new();
-                let (mut last, mut looked_at) = (after, 0);
+                let mut last = after;
+                let mut looked_at = 0;
                 for node in view.roster.nodes_after(after).take(CHUNK) {
                     looked_at += 1;
                     last = Some(node.id);
@@ -273,7 +315,7 @@ pub(super) fn object(
     with_state: bool,
 ) -> Node {
     let state = if with_state { inventory.states.get(node.id) } else { None };
-    let derived = Derived { boot: roster.boot(node), groups: roster.groups_of(node), state };
+    let derived = DerivedFields { boot: roster.boot(node), groups: roster.groups_of(node), state };
     Node::from_stored(node, derived)
 }
 
@@ -288,6 +330,14 @@ pub(super) struct GetQuery {
     state: Flag,
 }
 
+#[derive(Debug, Deserialize)]
+pub(super) struct GetByQuery {
+    #[serde(default)]
+    state: Flag,
+    /// The network of an address, where several networks use the same addresses.
+    network: Option<hoist_model::Name>,
+}
+
 pub(super) async fn get(
     State(inventory): State<Inventory>,
     principal: Principal,
@@ -295,7 +345,7 @@ pub(super) async fn get(
     Query(query): Query<GetQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = inventory.roster();
+    let roster = inventory.complete_roster()?;
     let node = visible(&roster, &principal, &id)?;
     Ok(answer(&inventory, &roster, node, query.state.0, &headers))
 }
@@ -304,11 +354,11 @@ pub(super) async fn get_by(
     State(inventory): State<Inventory>,
     principal: Principal,
     Path((key, value)): Path<(String, String)>,
-    Query(query): Query<GetQuery>,
+    Query(query): Query<GetByQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = inventory.roster();
-    let key = NodeKey::parse(&key, &value)?;
+    let roster = inventory.complete_roster()?;
+    let key = NodeKey::parse(&key, &value)?.on(query.network)?;
     let sight = Sight::new(&principal, Verb::Read, &roster);
     let node = key.find(&roster, &sight)?;
     let node = node.ok_or_else(|| no_such_node(format!("with this {}: `{value}`", key.word())))?;
@@ -320,7 +370,7 @@ pub(super) async fn get_state(
     principal: Principal,
     Path(id): Path<String>,
 ) -> Result<Response, Failure> {
-    let roster = inventory.roster();
+    let roster = inventory.complete_roster()?;
     let node = visible(&roster, &principal, &id)?;
     let state = inventory.states.get(node.id).ok_or_else(|| {
         Failure::new(Code::NotFound, format!("nothing was seen of `{}` yet", node.name))
@@ -366,7 +416,15 @@ pub(super) fn parse_id(id: &str) -> Result<NodeId, Failure> {
 
 pub(crate) fn bad_parameter(at: &str, message: &str, hint: &str) -> Failure {
     let problem = Problem::new(Code::BadParameter, format!("`{at}`: {message}"));
-    problem.with_fault(Fault::new(at, message).with_hint(hint)).into()
+    problem.with_diagnostic(Diagnostic::new(at, message).hint(hint)).into()
+}
+
+/// Whether the node has this address on this network.
+fn is_at(node: &hoist_model::Node, ip: std::net::IpAddr, network: &hoist_model::Name) -> bool {
+    node.spec.interfaces.iter().any(|interface| {
+        interface.network.as_ref() == Some(network)
+            && interface.addresses.iter().any(|address| address.addr() == ip)
+    })
 }
 
 /// A key that names at most one node.
@@ -375,7 +433,11 @@ pub(super) enum NodeKey {
     Mac(hoist_model::Mac),
     Xname(hoist_model::Xname),
     Nid(hoist_model::Nid),
-    Ip(std::net::IpAddr),
+    Ip {
+        ip: std::net::IpAddr,
+        /// Only interfaces on this network.
+        network: Option<hoist_model::Name>,
+    },
     Uuid(String),
 }
 
@@ -397,9 +459,13 @@ impl NodeKey {
             "mac" => Self::Mac(parsed(key, value)?),
             "xname" => Self::Xname(parsed(key, value)?),
             "nid" => Self::Nid(parsed(key, value)?),
-            "ip" => Self::Ip(value.parse().map_err(|_| {
-                bad_parameter("ip", &format!("`{value}` is not an address"), "leave the prefix out")
-            })?),
+            "ip" => {
+                let ip = value.parse().map_err(|_| {
+                    let message = format!("`{value}` is not an address");
+                    bad_parameter("ip", &message, "leave the prefix out")
+                })?;
+                Self::Ip { ip, network: None }
+            }
             "uuid" if hoist_model::node::is_uuid(value) => Self::Uuid(value.to_ascii_lowercase()),
             "uuid" => {
                 let hint = "write it like 4c4c4544-0042-3510-8057-b4c04f4a5931";
@@ -413,13 +479,25 @@ impl NodeKey {
         })
     }
 
+    /// The same key, on this network only.
+    fn on(self, network: Option<hoist_model::Name>) -> Result<Self, Failure> {
+        match self {
+            Self::Ip { ip, .. } => Ok(Self::Ip { ip, network }),
+            other if network.is_none() => Ok(other),
+            other => {
+                let message = format!("it cannot be had together with the key `{}`", other.word());
+                Err(bad_parameter("network", &message, "leave it out, or ask by `ip`"))
+            }
+        }
+    }
+
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Name(_) => "name",
             Self::Mac(_) => "mac",
             Self::Xname(_) => "xname",
             Self::Nid(_) => "nid",
-            Self::Ip(_) => "ip",
+            Self::Ip { .. } => "ip",
             Self::Uuid(_) => "uuid",
         }
     }
@@ -436,7 +514,9 @@ impl NodeKey {
             Self::Xname(xname) => roster.by_xname(*xname),
             Self::Nid(nid) => roster.by_nid(*nid),
             Self::Uuid(uuid) => roster.by_uuid(uuid),
-            Self::Ip(ip) => match Self::seen_at(roster, sight, *ip).as_slice() {
+            Self::Ip { ip, network } => match Self::seen_at(roster, sight, *ip, network.as_ref())
+                .as_slice()
+            {
                 [] => None,
                 [one] => Some(*one),
                 many => {
@@ -444,7 +524,8 @@ impl NodeKey {
                     let detail =
                         format!("{} nodes have the address {ip}: {}", many.len(), names.join(", "));
                     return Err(Failure::new(Code::Ambiguous, detail).with_remedy(
-                        "the same address is used on several networks; ask by another key",
+                        "the same address is used on several networks; add `?network=NAME`, or ask \
+                         by another key",
                     ));
                 }
             },
@@ -456,8 +537,12 @@ impl NodeKey {
         roster: &'r Roster,
         sight: &Sight,
         ip: std::net::IpAddr,
+        network: Option<&hoist_model::Name>,
     ) -> Vec<&'r Arc<hoist_model::Node>> {
         let mut found = roster.by_ip(ip);
+        if let Some(network) = network {
+            found.retain(|node| is_at(node, ip, network));
+        }
         found.retain(|node| sight.reaches(roster, node));
         found
     }

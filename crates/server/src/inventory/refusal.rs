@@ -1,45 +1,40 @@
 //! How a refused write is told.
 
-use hoist_api::{Code, Conflict, Fault, Problem};
-use hoist_boot::parameters::Refused;
-use hoist_inventory::plan::{Reason, Refusal};
-use hoist_inventory::registry::WriteError;
+use hoist_api::{Code, Conflict, Problem};
+use hoist_diagnostic::Diagnostic;
 use hoist_model::document::DocumentError;
+use hoist_site::plan::{Reason, Refusal};
+use hoist_site::registry::WriteError;
 
-use crate::failure::Failure;
+use hoist_chassis::failure::Failure;
 
 /// Faults listed in one answer; a file with more is mended in rounds.
 pub(super) const MAX_FAULTS: usize = 100;
 
-impl From<WriteError> for Failure {
-    fn from(error: WriteError) -> Self {
-        let detail = error.to_string();
-        match error {
-            WriteError::Refused(refusals) => refused(detail, &refusals),
-            WriteError::Affects { affected, .. } => Self::new(Code::AffectsTooMany, detail)
-                .with_remedy(format!("if that is what you want, say `--affects {affected}`")),
-            WriteError::Outdated { .. } | WriteError::Precondition => {
-                Self::new(Code::PreconditionFailed, detail)
-                    .with_remedy("read the current state, look again, try again")
-            }
-            WriteError::Forbidden { needs, .. } => {
-                let limited = || "your token is limited to other nodes".to_owned();
-                Self::new(Code::Forbidden, detail).with_remedy(needs.unwrap_or_else(limited))
-            }
-            WriteError::NotFound { .. } => Self::new(Code::NotFound, detail),
-            WriteError::Busy | WriteError::Overtaken => {
-                Self::new(Code::Busy, detail).with_remedy("try again")
-            }
-            WriteError::Unwanted => Self::new(Code::Stopping, detail).with_remedy("try again"),
-            WriteError::NotLoaded => Self::new(Code::ReadOnly, detail)
-                .with_remedy("reads go on from the last-good copy; try again when `/readyz` is ok"),
-            WriteError::Draft(reason) => match reason.downcast::<Refused>() {
-                Ok(refused) => (*refused).into(),
-                Err(_) => Self::new(Code::Internal, detail),
-            },
-            WriteError::Store(error) => error.into(),
-            _ => Self::new(Code::Internal, detail),
+/// The answer to a write that was not done.
+pub(crate) fn write_failure(error: WriteError) -> Failure {
+    let detail = error.to_string();
+    match error {
+        WriteError::Refused(refusals) => refused(detail, &refusals),
+        WriteError::Affects { affected, .. } => Failure::new(Code::AffectsTooMany, detail)
+            .with_remedy(format!("if that is what you want, say `--affects {affected}`")),
+        WriteError::Outdated { .. } | WriteError::Precondition => {
+            Failure::new(Code::PreconditionFailed, detail)
+                .with_remedy("read the current state, look again, try again")
         }
+        WriteError::Forbidden { needs, .. } => {
+            let limited = || "your token is limited to other nodes".to_owned();
+            Failure::new(Code::Forbidden, detail).with_remedy(needs.unwrap_or_else(limited))
+        }
+        WriteError::NotFound { .. } => Failure::new(Code::NotFound, detail),
+        WriteError::Busy | WriteError::SiteKeptChanging => {
+            Failure::new(Code::Busy, detail).with_remedy("try again")
+        }
+        WriteError::Cancelled => Failure::new(Code::Stopping, detail).with_remedy("try again"),
+        WriteError::NotLoaded { .. } => Failure::new(Code::ReadOnly, detail)
+            .with_remedy("reads go on from the last-good copy; try again when `/readyz` is ok"),
+        WriteError::Store(error) => error.into(),
+        _ => Failure::new(Code::Internal, detail),
     }
 }
 
@@ -58,17 +53,20 @@ fn refused(detail: String, refusals: &[Refusal]) -> Failure {
     let mut problem = Problem::new(code, detail);
     for refusal in refusals.iter().take(MAX_FAULTS) {
         let at = match refusal.fault.at.as_str() {
-            "" => refusal.subject.clone(),
-            at => format!("{}: {at}", refusal.subject),
+            "" => refusal.subject_text(),
+            at => format!("{}: {at}", refusal.subject_text()),
         };
-        let fault =
-            Fault { at, message: refusal.fault.message.clone(), hint: refusal.fault.hint.clone() };
-        problem = problem.with_fault(fault);
-        if let Some(other) = &refusal.other {
+        let fault = Diagnostic {
+            at,
+            message: refusal.fault.message.clone(),
+            hint: refusal.fault.hint.clone(),
+        };
+        problem = problem.with_diagnostic(fault);
+        if let Some(holder) = &refusal.holder {
             problem = problem.with_conflict(Conflict {
                 field: refusal.fault.at.clone(),
-                value: refusal.fault.message.split('`').nth(1).unwrap_or_default().to_owned(),
-                holder: format!("node/{other}"),
+                value: refusal.value.clone().unwrap_or_default(),
+                holder: format!("node/{holder}"),
             });
         }
     }
@@ -85,7 +83,8 @@ pub(super) fn invalid_documents(errors: Vec<DocumentError>) -> Failure {
     for error in errors.into_iter().take(MAX_FAULTS) {
         let subject = error.subject.map(|subject| format!(" {subject}")).unwrap_or_default();
         let at = format!("{}:{}:{}{subject}", error.source, error.line, error.column);
-        problem = problem.with_fault(Fault { at, message: error.message, hint: error.hint });
+        problem =
+            problem.with_diagnostic(Diagnostic { at, message: error.message, hint: error.hint });
     }
     problem.into()
 }

@@ -1,11 +1,12 @@
 //! Rosters that a listing is still being read from, so that every page shows the same moment.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hoist_inventory::Roster;
 use hoist_model::NodeId;
+use hoist_site::Roster;
+use parking_lot::Mutex;
 
 /// Listings under way at once. An old roster shares nearly everything with the current one.
 const KEPT: usize = 16;
@@ -24,7 +25,7 @@ pub(super) struct PageEnd {
 
 impl Snapshots {
     pub(super) fn keep(&self, roster: &Arc<Roster>) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         kept.retain(|(used, held)| used.elapsed() < KEPT_FOR && !same(held, roster));
         if kept.len() == KEPT {
             kept.pop_front();
@@ -33,16 +34,12 @@ impl Snapshots {
     }
 
     pub(super) fn find(&self, end: &PageEnd) -> Option<Arc<Roster>> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let found = kept.iter_mut().find(|(_, roster)| {
             roster.revision() == end.revision && roster.incarnation().as_str() == end.incarnation
         })?;
         found.0 = Instant::now();
         Some(Arc::clone(&found.1))
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Instant, Arc<Roster>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,48 +1,29 @@
-//! How fresh the picture is, and how its store is doing.
+//! The roster revision and its age, and how its store is doing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::State;
 use hoist_api::inventory::{ImportReport, RosterStatus, SourceStatus, Status, StoreStatus};
-use hoist_inventory::import::{Importer, Report};
-use hoist_inventory::registry::LoadedFrom;
+use hoist_site::import::Report;
+use hoist_site::registry::LoadedFrom;
 
 use super::Inventory;
-use crate::extract::Json;
+use crate::site::Source;
+use hoist_chassis::extract::Json;
 
 /// How long a status waits for the store to tell about itself.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A picture not known to be the newest for this long is called stale.
+/// A roster that is not known to be the newest for this long is called stale.
 pub(crate) const STALE_AFTER: Duration = Duration::from_secs(15);
 
-/// What goes on beside the requests.
-#[derive(Debug, Clone)]
-pub struct Background {
-    pub started: Instant,
-    /// `embedded`, `etcd` or `postgres`: known even while the store is away.
-    pub backend: &'static str,
-    /// Where nodes are imported from, if they are.
-    pub source: Option<Source>,
-}
-
-/// The configured source of the inventory.
-#[derive(Debug, Clone)]
-pub struct Source {
-    /// Without credentials.
-    pub url: String,
-    pub importer: Importer,
-}
-
-impl Source {
-    fn status(&self) -> SourceStatus {
-        let progress = self.importer.progress();
-        SourceStatus {
-            url: self.url.clone(),
-            last_report: progress.last.map(|report| import_report(&self.url, report)),
-            error: progress.error,
-            last_success: progress.success,
-        }
+fn source_status(source: &Source) -> SourceStatus {
+    let progress = source.importer.progress();
+    SourceStatus {
+        url: source.url.clone(),
+        last_report: progress.last.map(|report| import_report(&source.url, report)),
+        error: progress.error,
+        last_success: progress.success,
     }
 }
 
@@ -55,7 +36,13 @@ pub(super) fn import_report(source: &str, report: Report) -> ImportReport {
         unchanged: report.unchanged,
         removed: report.removed,
         absent: report.absent,
+        nodes: report.nodes,
         warnings: report.warnings.iter().map(ToString::to_string).collect(),
+        warning_counts: report
+            .warning_counts
+            .into_iter()
+            .map(|(kind, count)| (kind.as_str().to_owned(), count))
+            .collect(),
         alarm: report.alarm,
         revision: report.revision,
     }
@@ -69,13 +56,14 @@ impl Inventory {
     pub async fn status(&self) -> Status {
         let roster = self.roster();
         let contact = self.registry.contact();
-        let health = tokio::time::timeout(PATIENCE, self.registry.store().health()).await;
+        let health = tokio::time::timeout(TIMEOUT, self.registry.store().health()).await;
         let health = health.ok().and_then(Result::ok);
         let connected = contact.connected && health.is_some();
         let silent = contact.silent.as_secs();
         let loaded_from = match contact.loaded_from {
             LoadedFrom::Store => "store",
             LoadedFrom::Snapshot { .. } => "snapshot",
+            LoadedFrom::Nothing => "nothing",
         };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -86,8 +74,9 @@ impl Inventory {
             partitions: roster.partitions().count(),
             networks: roster.networks().count(),
             store: StoreStatus {
-                backend: self.background.backend.to_owned(),
+                backend: self.backend.to_owned(),
                 connected,
+                full: contact.full,
                 error: if connected { None } else { contact.error.or(Some("no answer".into())) },
                 silent_seconds: silent,
                 detail: health.as_ref().map(|health| health.detail.clone()).unwrap_or_default(),
@@ -96,11 +85,11 @@ impl Inventory {
             roster: RosterStatus {
                 loaded_from: loaded_from.to_owned(),
                 age_seconds: silent,
-                stale: contact.silent > STALE_AFTER || loaded_from == "snapshot",
+                stale: contact.silent > STALE_AFTER || loaded_from != "store",
                 snapshot_written: None,
             },
-            source: self.background.source.as_ref().map(Source::status),
-            uptime_seconds: self.background.started.elapsed().as_secs(),
+            source: self.source.as_ref().map(source_status),
+            uptime_seconds: self.started.elapsed().as_secs(),
         }
     }
 }

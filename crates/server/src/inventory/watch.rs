@@ -11,18 +11,18 @@ use futures_util::{StreamExt, stream};
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{WatchBatch, WatchLine};
-use hoist_inventory::Roster;
 use hoist_model::{Node, NodeId};
+use hoist_site::Roster;
 use http::{StatusCode, header};
 use tokio::sync::watch::Receiver;
 
-use super::nodes::{self, Chosen, ListQuery, bad_parameter};
-use super::sight::Sight;
+use super::nodes::{self, ListQuery, NodeQuery, bad_parameter};
 use super::{Inventory, NDJSON};
-use crate::extract::Json;
-use crate::failure::Failure;
-use crate::principal::Principal;
-use crate::route::Live;
+use crate::authorisation::Sight;
+use hoist_chassis::extract::Json;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::Live;
 
 /// A line at least this often: it shows that the stream lives, and where to resume.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(15);
@@ -40,20 +40,29 @@ fn start(roster: &Roster, since: Option<&str>) -> Result<u64, Failure> {
     let revision: u64 = revision.parse().map_err(|_| {
         bad_parameter("since", &format!("`{text}` is not a revision"), "give the last one you saw")
     })?;
-    let other_site = incarnation.is_some_and(|known| known != roster.incarnation().as_str());
+    let other_site = match incarnation {
+        Some(known) => known != roster.incarnation().as_str(),
+        // A plain number from before the restore would be taken for one of now.
+        None => roster.incarnation().is_restored() && revision > 0,
+    };
     if other_site || revision < roster.horizon() || revision > roster.revision() {
         return Err(gone());
     }
     Ok(revision)
 }
 
-fn gone() -> Failure {
-    Failure::new(Code::Gone, "the changes since then are not kept any more")
-        .with_remedy("list again and watch from the revision of that listing")
+/// Where a reader goes on who has seen everything up to `revision`: a value for `since`.
+pub(super) fn resume_point(incarnation: &str, revision: u64) -> String {
+    format!("{incarnation}.{revision}")
 }
 
-/// One watch in progress. It holds what is still to be told as numbers, not as nodes, so that a
-/// slow reader costs little however much happens meanwhile.
+fn gone() -> Failure {
+    Failure::new(Code::Gone, "the changes since then are not kept any more")
+        .with_remedy("list again and watch from the `since` of that listing")
+}
+
+/// One watch in progress. It holds pending changes as numbers, not as nodes, so that a slow reader
+/// costs little memory.
 struct Watcher {
     inventory: Inventory,
     principal: Principal,
@@ -61,10 +70,12 @@ struct Watcher {
     changes: Receiver<u64>,
     /// Everything up to here has been told.
     seen: u64,
-    /// The site at `seen`, for a principal that is limited to some nodes: it is told of nodes that
-    /// leave its reach, and not even the id of others.
+    /// The site at `seen`, for a watch of some nodes: it tells the deletion of nodes that it told
+    /// of before, and not even the ids of others.
     before: Option<Roster>,
-    /// What happened between `seen` and `until`, in order.
+    /// The principal sees some nodes only, and must not hear of others.
+    is_limited: bool,
+    /// Changes between `seen` and `until`, in order.
     pending: VecDeque<Step>,
     until: u64,
     incarnation: String,
@@ -87,31 +98,41 @@ impl Watcher {
         // Before the start is read, so that nothing falls in between.
         let changes = inventory.registry.changes();
         let roster = inventory.roster();
-        // Faults of the selector are told at once, not in the middle of the stream.
-        Chosen::new(&roster, principal, query.selector.as_deref())?;
+        // A selector error must be reported before the stream starts.
+        NodeQuery::new(&roster, principal, query.selector.as_deref())?;
         let seen = start(&roster, query.since.as_deref())?;
         let is_limited = !Sight::new(principal, Verb::Read, &roster).is_all();
-        let before = is_limited.then(|| inventory.registry.roster_at(seen).map_err(|_| gone()));
-        Ok(Self {
+        let mut watcher = Self {
             inventory: inventory.clone(),
             principal: principal.clone(),
             selector: query.selector.clone(),
             changes,
             seen,
-            before: before.transpose()?,
+            before: None,
+            is_limited,
             pending: VecDeque::new(),
             until: seen,
             incarnation: roster.incarnation().as_str().to_owned(),
             finished: false,
-        })
+        };
+        watcher.look_back().ok_or_else(gone)?;
+        Ok(watcher)
     }
 
-    /// Notes what happened after what was seen; `None` when that is too long ago.
+    /// Finds the site at `seen`; `None` if it is needed and no longer known. The history of the
+    /// roster begins with this process. A watcher who may see all nodes goes on without it: a
+    /// deletion of a node that it never had does no harm.
+    fn look_back(&mut self) -> Option<()> {
+        if self.is_limited || self.selector.is_some() {
+            self.before = self.inventory.registry.roster_at(self.seen).ok();
+        }
+        (self.before.is_some() || !self.is_limited).then_some(())
+    }
+
+    /// Collects the changes after `seen`; `None` if they are no longer known.
     fn collect(&mut self, roster: &Roster) -> Option<()> {
         let (changed, gone) = roster.changes_since(self.seen)?;
-        if let Some(before) = &mut self.before {
-            *before = self.inventory.registry.roster_at(self.seen).ok()?;
-        }
+        self.look_back()?;
         let put = |node: &&Arc<Node>| Step { revision: node.revision, id: node.id, removed: false };
         let gone = gone.iter().map(|t| Step { revision: t.revision, id: t.node, removed: true });
         let mut steps: Vec<Step> = changed.iter().map(put).chain(gone).collect();
@@ -121,15 +142,15 @@ impl Watcher {
         Some(())
     }
 
-    /// The next lines of what was collected, as things are now; `None` when that cannot be told.
+    /// The next lines of the collected changes, in their current state; `None` if that is unknown.
     fn take(&mut self, roster: &Roster, count: usize) -> Option<Vec<WatchLine>> {
         if roster.incarnation().as_str() != self.incarnation {
             return None;
         }
-        let chosen = Chosen::new(roster, &self.principal, self.selector.as_deref()).ok()?;
+        let chosen = NodeQuery::new(roster, &self.principal, self.selector.as_deref()).ok()?;
         let chosen_before = self.before.as_ref().map(|before| {
             let selector = self.selector.as_deref();
-            (before, Chosen::new(before, &self.principal, selector).ok())
+            (before, NodeQuery::new(before, &self.principal, selector).ok())
         });
         let was_told = |id: NodeId| match &chosen_before {
             None => true,
@@ -166,10 +187,15 @@ impl Watcher {
     /// The last line: where the reader stood.
     fn finish(&mut self) -> Vec<WatchLine> {
         self.finished = true;
-        vec![WatchLine::Bookmark { revision: self.seen }]
+        vec![self.bookmark()]
     }
 
-    /// What to send next; `None` ends the stream.
+    fn bookmark(&self) -> WatchLine {
+        let since = resume_point(&self.incarnation, self.seen);
+        WatchLine::Bookmark { revision: self.seen, since }
+    }
+
+    /// The next lines to send; `None` ends the stream.
     async fn next(&mut self) -> Option<Vec<WatchLine>> {
         if self.finished {
             return None;
@@ -181,6 +207,10 @@ impl Watcher {
             }
             self.changes.mark_unchanged();
             let roster = self.inventory.roster();
+            // The revisions of a restored site are not comparable.
+            if roster.incarnation().as_str() != self.incarnation {
+                return Some(self.finish());
+            }
             if self.pending.is_empty() && roster.revision() != self.seen {
                 // A reader that was too slow for the history has to list again.
                 if self.collect(&roster).is_none() {
@@ -188,7 +218,7 @@ impl Watcher {
                 }
                 if self.pending.is_empty() {
                     self.seen = self.until;
-                    return Some(vec![WatchLine::Bookmark { revision: self.seen }]);
+                    return Some(vec![self.bookmark()]);
                 }
             }
             if !self.pending.is_empty() {
@@ -196,7 +226,7 @@ impl Watcher {
                     return Some(self.finish());
                 };
                 if self.pending.is_empty() {
-                    lines.push(WatchLine::Bookmark { revision: self.seen });
+                    lines.push(self.bookmark());
                 }
                 if lines.is_empty() {
                     continue;
@@ -207,7 +237,7 @@ impl Watcher {
                 () = stopping.cancelled() => return Some(self.finish()),
                 changed = self.changes.changed() => if changed.is_err() { return None },
                 () = tokio::time::sleep(BOOKMARK_EVERY) => {
-                    return Some(vec![WatchLine::Bookmark { revision: self.seen }]);
+                    return Some(vec![self.bookmark()]);
                 }
             }
         }
@@ -250,11 +280,16 @@ pub(super) async fn poll(
     loop {
         watcher.changes.mark_unchanged();
         let roster = inventory.roster();
+        if roster.incarnation().as_str() != watcher.incarnation {
+            return Err(gone());
+        }
         if roster.revision() != watcher.seen {
             watcher.collect(&roster).ok_or_else(gone)?;
             let lines = watcher.take(&roster, usize::MAX).ok_or_else(gone)?;
             if !lines.is_empty() {
-                return Ok(Json(WatchBatch { revision: watcher.seen, lines }).into_response());
+                let since = resume_point(&watcher.incarnation, watcher.seen);
+                let batch = WatchBatch { revision: watcher.seen, since, lines };
+                return Ok(Json(batch).into_response());
             }
         }
         tokio::select! {

@@ -4,22 +4,26 @@ mod bulk;
 mod node;
 mod rest;
 
+use axum::extract::FromRequestParts;
 use hoist_api::admin::Verb;
-use hoist_api::inventory::{Applied, AppliedItem, FieldChange, ItemChange, Node};
-use hoist_inventory::Roster;
-use hoist_inventory::plan::{Change, Draft, Item};
-use hoist_inventory::registry::{Terms, WriteError, Written};
+use hoist_api::inventory::{AppliedItem, ApplyResult, FieldChange, ItemChange, Node};
 use hoist_model::NodeId;
+use hoist_site::Roster;
+use hoist_site::plan::{Change, Draft, Item};
+use hoist_site::registry::{Terms, WriteError, WriteOutcome};
 use http::HeaderMap;
+use http::request::Parts;
 use serde::Deserialize;
 
-use super::sight::{Sight, no_such_node};
+use super::refusal::write_failure;
 use super::{Inventory, etag, nodes};
-use crate::auth::AuditContext;
-use crate::authorisation::Scoped;
-use crate::extract::Flag;
-use crate::failure::Failure;
-use crate::principal::Principal;
+use crate::authorisation::ScopedCommit;
+use crate::authorisation::Sight;
+use crate::node_lookup::no_such_node;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::Flag;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
 
 pub(crate) use bulk::read_documents;
 pub(super) use bulk::{apply, delete, renew};
@@ -48,11 +52,21 @@ impl WriteQuery {
     }
 }
 
-/// Who writes, and under which entry of the audit log.
+/// Extractor of routes that write: the principal that writes, and its entry of the audit log.
 pub(super) struct Writer {
     inventory: Inventory,
     principal: Principal,
     audit: AuditContext,
+}
+
+impl FromRequestParts<Inventory> for Writer {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, inventory: &Inventory) -> Result<Self, Failure> {
+        let Ok(principal) = Principal::from_request_parts(parts, inventory).await;
+        let audit = AuditContext::from_request_parts(parts, inventory).await?;
+        Ok(Self { inventory: inventory.clone(), principal, audit })
+    }
 }
 
 impl Writer {
@@ -60,13 +74,11 @@ impl Writer {
         &self,
         terms: Terms,
         draft: impl FnMut(&mut Draft<'_>) -> Result<(), WriteError> + Send,
-    ) -> Result<Written, Failure> {
+    ) -> Result<WriteOutcome, Failure> {
         let chassis = &self.inventory.chassis;
-        let scoped = Scoped {
-            principal: self.principal.clone(),
-            committer: chassis.audit.committer(self.audit.draft()),
-        };
-        let written = self.inventory.registry.write(terms, &scoped, draft).await?;
+        let scoped = ScopedCommit::new(&chassis.audit, self.principal.clone(), &self.audit);
+        let written = self.inventory.registry.write(terms, &scoped, draft).await;
+        let written = written.map_err(write_failure)?;
         if !terms.dry_run && !written.plan.is_empty() {
             let told = serde_json::json!({
                 "revision": written.revision,
@@ -96,10 +108,10 @@ impl Writer {
     }
 
     /// The node as it is after a write; in a dry run, as it would be.
-    fn node_after(&self, written: &Written, id: NodeId) -> Result<(Node, String), Failure> {
+    fn node_after(&self, written: &WriteOutcome, id: NodeId) -> Result<(Node, String), Failure> {
         let roster = self.inventory.roster();
         let planned = written.plan.puts.iter().find_map(|put| match put {
-            hoist_inventory::Resource::Node(node) if node.id == id => Some(node),
+            hoist_site::Resource::Node(node) if node.id == id => Some(node),
             _ => None,
         });
         let node = planned.or_else(|| roster.by_id(id)).ok_or_else(|| no_such_node(id))?;
@@ -120,11 +132,11 @@ fn check_version(
     etag::check(headers, tag.as_deref())
 }
 
-fn applied(written: &Written, dry_run: bool) -> Applied {
+fn applied(written: &WriteOutcome, dry_run: bool) -> ApplyResult {
     let plan = &written.plan;
     let differing = plan.items.iter().filter(|item| item.change != Change::Unchanged);
     let truncated = differing.clone().count() > MAX_ITEMS;
-    Applied {
+    ApplyResult {
         revision: written.revision,
         dry_run,
         created: plan.count(Change::Created),
@@ -135,6 +147,7 @@ fn applied(written: &Written, dry_run: bool) -> Applied {
         needs_affects: written.needs_affects,
         items: differing.take(MAX_ITEMS).filter_map(item).collect(),
         truncated,
+        warnings: plan.warnings.clone(),
     }
 }
 
@@ -145,7 +158,7 @@ fn item(item: &Item) -> Option<AppliedItem> {
         Change::Removed => ItemChange::Removed,
         Change::Unchanged => return None,
     };
-    let field = |field: &hoist_inventory::plan::FieldChange| FieldChange {
+    let field = |field: &hoist_site::plan::FieldChange| FieldChange {
         at: field.at.clone(),
         from: field.from.clone(),
         to: field.to.clone(),

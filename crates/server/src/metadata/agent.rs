@@ -1,9 +1,9 @@
-//! `/provision/v1/agent/documents`: a node's documents with their secrets, for whoever proves to be
-//! the node: over TLS, with the token of its arming, from its address where it has one of its own,
-//! and with a key that nobody took the secrets with before.
+//! `/provision/v1/agent/documents`: a node's documents with their secrets, for an enrolled node:
+//! over TLS, with the token of its enrollment, from its unique address if it has one, and with a
+//! key that no earlier claim used.
 //!
-//! What is decided about the token is in the store before a secret is read, and what is handed out
-//! is in the audit log before it leaves.
+//! Guarantees that the claim is in the store before a secret is read, and that a release is in the
+//! audit log before it is sent.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,10 +17,10 @@ use base64::engine::general_purpose::STANDARD;
 use hoist_api::Code;
 use hoist_api::metadata::RenderedDocument;
 use hoist_api::provision::{DocumentsRequest, NodeDocuments};
-use hoist_inventory::{AddressFit, Roster};
-use hoist_metadata::provision::{Arming, KeyPrint, Shown, Verdict};
-use hoist_metadata::{Document, Failed, Rendered, Secrets, SiteKey, With};
+use hoist_metadata::provision::{Enrollment, KeyPrint, PresentedToken, Verdict};
+use hoist_metadata::{Document, LayerFailure, RenderedDocuments, Secrets, With};
 use hoist_model::{MetadataLayer, MetadataLayerSpec, Name, Node, Secret};
+use hoist_site::{AddressFit, Roster, SiteKey};
 use hoist_store::StoreError;
 use http::{HeaderValue, header};
 use metrics::Counter;
@@ -28,31 +28,31 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::Metadata;
-use super::provision::{Armings, Offer, Redemption};
-use super::secrets::Vault;
-use crate::audit::Draft;
-use crate::auth::AuditContext;
-use crate::extract::Json;
-use crate::failure::Failure;
-use crate::peer::Peer;
-use crate::route::{Plane, Route};
-use crate::server::Chassis;
+use crate::enrollment::{ClaimResult, Enrollments, Offer};
+use crate::vault::Vault;
+use hoist_chassis::Chassis;
+use hoist_chassis::audit::Draft;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::Json;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
+use hoist_chassis::route::{AccessClass, Route};
 
 /// An id, a token, a key and a signature.
 const MAX_REQUEST: usize = 4096;
 
-/// Why a node gets no secrets, and what to do about it.
+/// Why a node gets no secrets, and the remedy.
 pub(crate) const NO_ADDRESS: &str = "the node has no address of its own in the inventory, so anybody may be it; no secrets are given";
 pub(crate) const NO_ADDRESS_REMEDY: &str = "declare its address (`hoist node set NODE --ip …`), or \
      start the run with `--secrets-without-address`";
 
-/// Requests that are looked into at once: each one asks the store, whoever sends it.
+/// Requests handled at once: each one reads the store, even without credentials.
 const TURNS: usize = 16;
 
 /// What handing out secrets needs.
 #[derive(Debug)]
 pub(super) struct Unlock {
-    pub(super) armings: Armings,
+    pub(super) enrollments: Enrollments,
     vault: Arc<Vault>,
     turns: Semaphore,
     counts: Counts,
@@ -61,10 +61,10 @@ pub(super) struct Unlock {
 }
 
 impl Unlock {
-    pub(super) fn new(chassis: &Chassis, key: SiteKey, vault: Vault) -> Self {
+    pub(super) fn new(chassis: &Chassis, key: SiteKey, vault: Arc<Vault>) -> Self {
         Self {
-            armings: Armings::of(chassis, key),
-            vault: Arc::new(vault),
+            enrollments: Enrollments::of(chassis, key),
+            vault,
             turns: Semaphore::new(TURNS),
             counts: Counts::default(),
             told: AtomicI64::new(0),
@@ -94,9 +94,9 @@ impl Default for Counts {
 
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
-        Route::post("/provision/v1/agent/documents", Plane::Proof, documents)
+        Route::post("/provision/v1/agent/documents", AccessClass::Proof, documents)
             .reason("Proof: the provision token and the signature of the agent's key, over TLS")
-            .summary("The documents of an armed node, with their secrets; over TLS only")
+            .summary("The documents of an enrolled node, with their secrets; over TLS only")
             .takes::<DocumentsRequest>()
             .body_limit(MAX_REQUEST)
             .gives::<NodeDocuments>(200),
@@ -111,7 +111,7 @@ async fn documents(
 ) -> Result<Response, Failure> {
     let from = metadata.client(&peer, request.headers());
     if !peer.secure {
-        return Err(metadata.refuse(Refused::Plain, None, from));
+        return Err(metadata.refuse(RefusalReason::Plain, None, from));
     }
     let Json(asked) = Json::<DocumentsRequest>::from_request(request, &()).await?;
     let _turn = metadata.unlock.turns.acquire().await.expect("it is never closed");
@@ -120,7 +120,7 @@ async fn documents(
         metadata.unlocked(&roster, &asked, from).await?;
     let may_have = secrets_without_address || roster.has_own_address(&node);
     if !may_have && !secret_layers_of(&roster, &node).is_empty() {
-        return Err(metadata.refuse(Refused::NoAddress, Some(&node.name), from));
+        return Err(metadata.refuse(RefusalReason::NoAddress, Some(&node.name), from));
     }
     let rendered = metadata.rendered_whole(&roster, &node).await?;
     let released = SecretRelease::of(&node, by, from).with_layers(&roster, &rendered.layers);
@@ -129,41 +129,41 @@ async fn documents(
     Ok((no_store, Json(answer(&node, &rendered))).into_response())
 }
 
-/// Why nothing is handed out.
+/// Why a request for secrets is refused.
 #[derive(Debug, Clone, Copy)]
-enum Refused {
+enum RefusalReason {
     Plain,
     /// The key did not sign.
     Proof,
     /// In no node, or in one that is disabled.
     Node,
     Address,
-    /// Not armed, or with another token.
+    /// Not enrolled, or with another token.
     Token,
     Quarantined,
-    /// The node has none of its own, and nobody said that it may have its secrets without.
+    /// The node has no unique address, and no operator allowed secrets without one.
     NoAddress,
 }
 
-impl Refused {
+impl RefusalReason {
     fn failure(self) -> Failure {
         match self {
             Self::Plain => Failure::new(Code::PlainSecret, "secrets are not given over plain HTTP")
-                .with_remedy("use the TLS address, and arm the node again: its token was sent"),
+                .with_remedy("use the TLS address, and enroll the node again: its token was sent"),
             Self::Proof => {
                 Failure::new(Code::Forbidden, "the signature is not of this key and this token")
             }
-            // Told alike, so that nobody learns which nodes there are, and where.
+            // One answer for all three, so that callers cannot learn which nodes exist.
             Self::Node | Self::Token | Self::Address => {
                 Failure::new(Code::Forbidden, "this token is not good for this node, or not here")
                     .with_remedy(
                         "ask from an address that the node has in the inventory, or \
-                         `hoist provision arm NODE` for another token; the log has the reason",
+                         `hoist provision enroll NODE` for another token; the log has the reason",
                     )
             }
             Self::Quarantined => {
-                Failure::new(Code::Forbidden, "another key has redeemed this token")
-                    .with_remedy("`hoist provision arm NODE` makes another one")
+                Failure::new(Code::Forbidden, "another key has claimed this token")
+                    .with_remedy("`hoist provision enroll NODE` makes another one")
             }
             Self::NoAddress => {
                 Failure::new(Code::Forbidden, NO_ADDRESS).with_remedy(NO_ADDRESS_REMEDY)
@@ -172,35 +172,35 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Plain => "over plain HTTP",
             Self::Proof => "with a signature that is not of the key",
             Self::Node => "for a node that is not there or disabled",
             Self::Address => "from an address that is not the node's",
-            Self::Token => "with a token that is not the node's, or while it is not armed",
-            Self::Quarantined => "with a token that another key has redeemed",
+            Self::Token => "with a token that is not the node's, or while it is not enrolled",
+            Self::Quarantined => "with a token that another key has claimed",
             Self::NoAddress => "for a node that has no address of its own",
         })
     }
 }
 
-/// Nothing is handed out.
+/// A request for secrets that was refused.
 #[derive(Debug)]
-pub(crate) struct Locked {
+pub(crate) struct AccessDenied {
     pub(crate) failure: Failure,
-    /// Another key has what was shown.
+    /// Another key claimed this token.
     pub(crate) is_quarantined: bool,
 }
 
-impl From<Locked> for Failure {
-    fn from(locked: Locked) -> Self {
+impl From<AccessDenied> for Failure {
+    fn from(locked: AccessDenied) -> Self {
         locked.failure
     }
 }
 
-impl From<StoreError> for Locked {
+impl From<StoreError> for AccessDenied {
     fn from(error: StoreError) -> Self {
         Self { failure: error.into(), is_quarantined: false }
     }
@@ -209,52 +209,53 @@ impl From<StoreError> for Locked {
 /// For provisioning, which hands out more than documents.
 impl Metadata {
     pub(crate) fn check_secure(&self, peer: &Peer, from: IpAddr) -> Result<(), Failure> {
-        if peer.secure { Ok(()) } else { Err(self.refuse(Refused::Plain, None, from)) }
+        if peer.secure { Ok(()) } else { Err(self.refuse(RefusalReason::Plain, None, from)) }
     }
 
     /// The node, once the key has its token for good.
-    pub(crate) async fn redeem(
+    pub(crate) async fn claim(
         &self,
         asked: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<EnrolledNode, Locked> {
+    ) -> Result<EnrolledNode, AccessDenied> {
         let _turn = self.unlock.turns.acquire().await.expect("it is never closed");
         let roster = self.boot.registry.roster();
         let UnlockedNode { node, by, .. } = self.unlocked(&roster, asked, from).await?;
         Ok(EnrolledNode { roster, node, by, from })
     }
 
-    /// Whether the key that is shown has redeemed an arming that is over.
+    /// Whether the key that is shown has claimed an enrollment that is over.
     pub(crate) fn is_of_before(
         &self,
         roster: &Roster,
-        earlier: &Arming,
+        earlier: &Enrollment,
         asked: &DocumentsRequest,
         from: IpAddr,
     ) -> Option<Arc<Node>> {
-        let (by, at) = (proven(asked)?, self.boot.chassis.clock.now());
+        let by = proven(asked)?;
+        let at = self.boot.chassis.clock.now();
         let node = roster.by_id(asked.node).filter(|node| node.spec.enabled)?;
         let fit = roster.address_fit(node, from);
-        let shown = Shown { token: &asked.token, by, from, fit, at };
-        let verdict = earlier.redeem(&self.key, node.generation, &shown);
+        let shown = PresentedToken { token: &asked.token, by, from, fit, at };
+        let verdict = earlier.claim(&self.key, node.generation, &shown);
         (verdict == Verdict::Repeated).then(|| Arc::clone(node))
     }
 
-    /// Lets the key that is shown redeem what the node is armed with now, whatever token it shows:
-    /// who calls this knows it. Gives the key if it has it, and no other one.
-    pub(crate) async fn redeem_anew(
+    /// Lets the presented key claim the node's current enrollment with any token. The caller must
+    /// have verified the key. Returns the key if it holds the claim afterwards.
+    pub(crate) async fn claim_current(
         &self,
         node: &Node,
         asked: &DocumentsRequest,
         from: IpAddr,
     ) -> Result<Option<KeyPrint>, StoreError> {
         let Some(by) = proven(asked) else { return Ok(None) };
-        let Some(token) = self.unlock.armings.token(node).await? else { return Ok(None) };
+        let Some(token) = self.unlock.enrollments.token(node).await? else { return Ok(None) };
         // Who calls this knows where it is, too.
         let fits = |_| AddressFit::Own;
         let offer = Offer { token: token.as_str(), by, from, fits: &fits, sent: None };
-        let redemption = self.unlock.armings.redeem(node, offer).await?;
-        Ok(matches!(redemption, Redemption::Taken { .. }).then_some(by))
+        let result = self.unlock.enrollments.claim(node, offer).await?;
+        Ok(matches!(result, ClaimResult::Claimed { .. }).then_some(by))
     }
 
     /// Writes down that secrets leave, before they do.
@@ -271,9 +272,9 @@ impl Metadata {
         Ok(())
     }
 
-    /// A node without an address of its own asked for what has secrets in it.
+    /// Refuses secrets to a node without a unique address.
     pub(crate) fn refuse_without_address(&self, node: &Node, from: IpAddr) {
-        self.refuse(Refused::NoAddress, Some(&node.name), from);
+        self.refuse(RefusalReason::NoAddress, Some(&node.name), from);
     }
 
     pub(crate) fn vault(&self) -> &Arc<Vault> {
@@ -285,7 +286,7 @@ impl Metadata {
         &self,
         roster: &Arc<Roster>,
         node: &Arc<Node>,
-    ) -> Result<Rendered, Failure> {
+    ) -> Result<RenderedDocuments, Failure> {
         let rendered = self.with_secrets(roster, node).await?;
         match rendered.failed.first() {
             Some(failed) => Err(self.failed(node, failed)),
@@ -301,29 +302,29 @@ impl Metadata {
         roster: &Roster,
         asked: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<UnlockedNode, Locked> {
+    ) -> Result<UnlockedNode, AccessDenied> {
         let Some(by) = proven(asked) else {
-            return Err(self.locked(Refused::Proof, None, from));
+            return Err(self.locked(RefusalReason::Proof, None, from));
         };
         let node = roster.by_id(asked.node).filter(|node| node.spec.enabled);
-        let Some(node) = node else { return Err(self.locked(Refused::Node, None, from)) };
+        let Some(node) = node else { return Err(self.locked(RefusalReason::Node, None, from)) };
         let fits = |from| roster.address_fit(node, from);
         let sent = self.boot.agents_sent.of(node.id);
         let offer = Offer { token: &asked.token, by, from, fits: &fits, sent: sent.as_ref() };
-        let refused = match self.unlock.armings.redeem(node, offer).await? {
-            Redemption::Taken { secrets_without_address } => {
+        let refused = match self.unlock.enrollments.claim(node, offer).await? {
+            ClaimResult::Claimed { secrets_without_address } => {
                 return Ok(UnlockedNode { node: Arc::clone(node), by, secrets_without_address });
             }
-            Redemption::Quarantined => Refused::Quarantined,
-            Redemption::Elsewhere => Refused::Address,
-            Redemption::Refused => Refused::Token,
+            ClaimResult::Quarantined => RefusalReason::Quarantined,
+            ClaimResult::Elsewhere => RefusalReason::Address,
+            ClaimResult::Refused => RefusalReason::Token,
         };
         Err(self.locked(refused, Some(&node.name), from))
     }
 
-    fn locked(&self, why: Refused, node: Option<&Name>, from: IpAddr) -> Locked {
-        let is_quarantined = matches!(why, Refused::Quarantined);
-        Locked { failure: self.refuse(why, node, from), is_quarantined }
+    fn locked(&self, why: RefusalReason, node: Option<&Name>, from: IpAddr) -> AccessDenied {
+        let is_quarantined = matches!(why, RefusalReason::Quarantined);
+        AccessDenied { failure: self.refuse(why, node, from), is_quarantined }
     }
 
     /// Away from the threads that answer: secrets are in files.
@@ -331,23 +332,24 @@ impl Metadata {
         &self,
         roster: &Arc<Roster>,
         node: &Arc<Node>,
-    ) -> Result<Rendered, Failure> {
+    ) -> Result<RenderedDocuments, Failure> {
         let token = self.key.seed(node.id, node.generation);
         let (renderer, vault) =
             (Arc::clone(self.provider.renderer()), Arc::clone(&self.unlock.vault));
-        let (roster, node) = (Arc::clone(roster), Arc::clone(node));
+        let roster = Arc::clone(roster);
+        let node = Arc::clone(node);
         let rendering = tokio::task::spawn_blocking(move || {
             let secrets = Secrets::Resolve(vault.as_ref());
-            let picture = renderer.picture(&roster);
-            renderer.render(&picture, &node, With { token: token.as_str(), secrets, trace: false })
+            let compiled = renderer.compiled(&roster);
+            renderer.render(&compiled, &node, With { token: token.as_str(), secrets, trace: false })
         });
         rendering.await.map_err(|_| Failure::new(Code::Internal, "the documents cannot be made"))
     }
 
-    fn refuse(&self, why: Refused, node: Option<&Name>, from: IpAddr) -> Failure {
+    fn refuse(&self, why: RefusalReason, node: Option<&Name>, from: IpAddr) -> Failure {
         let Unlock { counts, told, .. } = &*self.unlock;
         match why {
-            Refused::Quarantined => counts.quarantined.increment(1),
+            RefusalReason::Quarantined => counts.quarantined.increment(1),
             _ => counts.refused.increment(1),
         }
         // One line a second: a guesser must not fill the log.
@@ -360,17 +362,21 @@ impl Metadata {
     }
 
     /// Half of its documents are worse than none for a node that is being made.
-    fn failed(&self, node: &Node, Failed { layer, at, reason }: &Failed) -> Failure {
+    fn failed(
+        &self,
+        node: &Node,
+        LayerFailure { layer, at, reason, .. }: &LayerFailure,
+    ) -> Failure {
         self.unlock.counts.failed.increment(1);
         tracing::error!(
             node = %node.name, %layer, %at, %reason,
-            "a node has proven who it is, and gets nothing because a layer fails"
+            "the node has proven its identity, but a layer fails; no document is sent"
         );
         let told = serde_json::json!({"layer": layer, "at": at, "reason": reason});
         let events = &self.boot.chassis.events;
         events.publish("provision.failed", &format!("node/{}", node.name), told);
         // The reason may name places of the server.
-        let detail = format!("layer `{layer}`: `{at}` cannot be told; nothing is handed out");
+        let detail = format!("layer `{layer}`: `{at}` cannot be rendered; no document is sent");
         Failure::new(Code::Held, detail)
             .with_remedy("the event `provision.failed` has the reason; ask again with the same key")
     }
@@ -394,7 +400,7 @@ pub(crate) fn secret_layers_of<'r>(roster: &'r Roster, node: &Node) -> Vec<&'r A
     roster.metadata_layers().filter(|layer| layer.spec.has_secrets()).filter(speaks).collect()
 }
 
-/// What people call the secrets of a layer.
+/// Names of the secrets in a layer.
 fn secret_names(layer: &MetadataLayerSpec) -> Vec<String> {
     let maps = layer.maps().into_iter().flat_map(|(_, map)| map.values());
     let mut names = Vec::new();
@@ -429,7 +435,7 @@ pub(crate) struct EnrolledNode {
     pub(crate) from: IpAddr,
 }
 
-/// Secrets that leave, by name, for those who look at it later; no secret is in it.
+/// A release of secrets for audit and events: names only, never values.
 pub(crate) struct SecretRelease<'a> {
     node: &'a Node,
     by: KeyPrint,
@@ -486,7 +492,7 @@ impl<'a> SecretRelease<'a> {
     }
 }
 
-fn answer(node: &Node, rendered: &Rendered) -> NodeDocuments {
+fn answer(node: &Node, rendered: &RenderedDocuments) -> NodeDocuments {
     let documents = Document::ALL.map(|document| RenderedDocument {
         document: document.to_string(),
         text: String::from_utf8_lossy(rendered.documents.get(document)).into_owned(),

@@ -1,20 +1,21 @@
-//! Documents of hoist's own, and the seeds that lead to them.
+//! hoist's own documents and the seeds that lead to them.
 //!
-//! They are rendered on threads that nobody else waits for, a few at once, and kept. A node waits at
-//! most [`BUDGET`]; what its rendering comes to later is there when it asks again.
+//! Documents are rendered on separate threads, a few at once, and cached. A node waits at most
+//! [`BUDGET`]; a later result is cached for its next request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hoist_inventory::Roster;
-use hoist_metadata::provider::{Given, Missing, Served};
-use hoist_metadata::{Basis, MetadataProvider, Renderer, SeedRef, SiteKey};
+use hoist_metadata::provider::{ProviderAnswer, ProviderError, ServedDocuments};
+use hoist_metadata::{Basis, MetadataProvider, Renderer};
 use hoist_model::Node;
+use hoist_site::{Roster, SeedProvider, SeedRef, SiteKey};
 use tokio::sync::Semaphore;
 
-use super::kept::Kept;
+use super::failing_nodes::FailingNodes;
+use super::node_cache::NodeCache;
 use super::under_way::UnderWay;
 
 /// Bytes of documents that are kept.
@@ -36,35 +37,44 @@ pub(super) struct Builtin(Arc<Inner>);
 struct Inner {
     key: SiteKey,
     renderer: Arc<Renderer>,
-    kept: Kept<Arc<Rendered>>,
+    kept: NodeCache<Arc<RenderedEntry>>,
     turns: Arc<Semaphore>,
     /// Of several who ask for one node, one renders.
     under_way: UnderWay<()>,
+    /// Nodes whose last rendering lacked layers that failed.
+    failing: Arc<FailingNodes>,
 }
 
-/// The documents of one node, and what they were made from.
+/// The documents of one node with the inputs they depend on.
 #[derive(Debug)]
-struct Rendered {
+struct RenderedEntry {
     basis: Basis,
-    served: Arc<Served>,
+    served: Arc<ServedDocuments>,
 }
 
 impl Builtin {
-    pub(super) fn new(key: SiteKey, renderer: Arc<Renderer>) -> Self {
+    pub(super) fn new(key: SiteKey, renderer: Arc<Renderer>, failing: Arc<FailingNodes>) -> Self {
         Self(Arc::new(Inner {
             key,
             renderer,
-            kept: Kept::new(ROOM),
+            kept: NodeCache::new(ROOM),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             under_way: UnderWay::default(),
+            failing,
         }))
     }
 
-    /// Once it has begun, it ends and is kept, whether or not anybody waits for it.
-    async fn rendered(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Arc<Served>> {
+    /// A started rendering always finishes and is cached, even if the caller leaves.
+    async fn rendered(
+        &self,
+        roster: &Arc<Roster>,
+        node: &Arc<Node>,
+    ) -> Option<Arc<ServedDocuments>> {
         let alone = self.0.under_way.of(node.id).lock_owned().await;
         let turn = Arc::clone(&self.0.turns).acquire_owned().await.expect("it is never closed");
-        let (inner, roster, node) = (Arc::clone(&self.0), Arc::clone(roster), Arc::clone(node));
+        let inner = Arc::clone(&self.0);
+        let roster = Arc::clone(roster);
+        let node = Arc::clone(node);
         let work = tokio::task::spawn_blocking(move || {
             let served = inner.render(&roster, &node);
             drop((turn, alone));
@@ -75,38 +85,41 @@ impl Builtin {
 }
 
 impl Inner {
-    fn kept(&self, roster: &Roster, node: &Arc<Node>) -> Option<Arc<Served>> {
+    fn kept(&self, roster: &Roster, node: &Arc<Node>) -> Option<Arc<ServedDocuments>> {
         let kept = self.kept.get(node.id)?;
         let current = self.renderer.bears(roster, &kept.basis, node);
         current.then(|| Arc::clone(&kept.served))
     }
 
-    fn render(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Arc<Served> {
-        let picture = self.renderer.picture(roster);
-        // Made by somebody else meanwhile, or for another roster and still good.
+    fn render(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Arc<ServedDocuments> {
+        let compiled = self.renderer.compiled(roster);
+        // Rendered by a concurrent request, or for another roster and still valid.
         if let Some(served) = self.kept(roster, node) {
             return served;
         }
         let token = self.key.seed(node.id, node.generation);
-        let made = self.renderer.documents(&picture, node, token.as_str());
+        let made = self.renderer.documents(&compiled, node, token.as_str());
+        self.failing.note(node.id, !made.failed.is_empty());
         if !made.failed.is_empty() {
             metrics::counter!("hoist_metadata_failures_total").increment(1);
         }
-        let served = Arc::new(Served::new(made.documents));
-        let rendered = Rendered { basis: picture.basis(node), served: Arc::clone(&served) };
+        let served = Arc::new(ServedDocuments::new(made.documents));
+        let rendered = RenderedEntry { basis: compiled.basis(node), served: Arc::clone(&served) };
         self.kept.put(node.id, Arc::new(rendered), served.size());
         served
     }
 }
 
-#[async_trait]
-impl MetadataProvider for Builtin {
+impl SeedProvider for Builtin {
     fn seed_ref(&self, _: &Roster, node: &Node, base: &str) -> SeedRef {
         seed_here(&self.0.key, node, base)
     }
+}
 
-    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Given> {
-        self.0.kept(roster, node).map(Given::Here)
+#[async_trait]
+impl MetadataProvider for Builtin {
+    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<ProviderAnswer> {
+        self.0.kept(roster, node).map(ProviderAnswer::Here)
     }
 
     async fn documents(
@@ -114,14 +127,14 @@ impl MetadataProvider for Builtin {
         roster: &Arc<Roster>,
         node: &Arc<Node>,
         _: IpAddr,
-    ) -> Result<Given, Missing> {
+    ) -> Result<ProviderAnswer, ProviderError> {
         if let Some(served) = self.0.kept(roster, node) {
-            return Ok(Given::Here(served));
+            return Ok(ProviderAnswer::Here(served));
         }
         let rendered = tokio::time::timeout(BUDGET, self.rendered(roster, node)).await;
-        rendered.ok().flatten().map(Given::Here).ok_or_else(|| {
+        rendered.ok().flatten().map(ProviderAnswer::Here).ok_or_else(|| {
             let reason = "they are being rendered".to_owned();
-            Missing::Later { reason, after: RETRY }
+            ProviderError::Later { reason, after: RETRY }
         })
     }
 }
@@ -136,10 +149,10 @@ pub(super) fn seed_here(key: &SiteKey, node: &Node, base: &str) -> SeedRef {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use hoist_inventory::Resource;
-    use hoist_inventory::roster::{Delta, Incarnation};
     use hoist_metadata::Document;
     use hoist_model::NodeId;
+    use hoist_site::Resource;
+    use hoist_site::roster::{Delta, Incarnation};
     use tokio::time::Instant;
 
     use super::*;
@@ -148,7 +161,7 @@ mod tests {
 
     fn builtin() -> Builtin {
         let dir = tempfile::tempdir().unwrap();
-        Builtin::new(super::super::key::open(dir.path()).unwrap(), Arc::default())
+        Builtin::new(crate::site_key::open(dir.path()).unwrap(), Arc::default(), Arc::default())
     }
 
     fn roster() -> (Arc<Roster>, Arc<Node>) {
@@ -169,20 +182,20 @@ mod tests {
         (Arc::new(Roster::build(Incarnation::new("test"), 1, 0, resources)), node)
     }
 
-    fn here(given: Result<Given, Missing>) -> Arc<Served> {
+    fn here(given: Result<ProviderAnswer, ProviderError>) -> Arc<ServedDocuments> {
         match given {
-            Ok(Given::Here(served)) => served,
+            Ok(ProviderAnswer::Here(served)) => served,
             other => panic!("{other:?}"),
         }
     }
 
     #[tokio::test]
-    async fn who_asks_on_a_lane_gets_what_is_kept_and_renders_nothing() {
+    async fn acceptor_thread_serves_cached_documents_without_rendering() {
         let (builtin, (roster, node)) = (builtin(), roster());
         assert_eq!(builtin.at_once(&roster, &node), None);
         let served = here(builtin.documents(&roster, &node, FROM).await);
         assert!(!served.get(Document::MetaData).is_empty());
-        assert_eq!(builtin.at_once(&roster, &node), Some(Given::Here(served)));
+        assert_eq!(builtin.at_once(&roster, &node), Some(ProviderAnswer::Here(served)));
     }
 
     #[tokio::test]
@@ -197,11 +210,11 @@ mod tests {
             Arc::new(roster.apply(delta))
         };
         let edited = put(&other);
-        // The lane cannot know it before somebody has looked.
+        // The acceptor thread cannot answer before the first rendering.
         assert_eq!(builtin.at_once(&edited, &node), None);
         let again = here(builtin.documents(&edited, &node, FROM).await);
         assert!(Arc::ptr_eq(&again, &served));
-        assert_eq!(builtin.at_once(&edited, &node), Some(Given::Here(served)));
+        assert_eq!(builtin.at_once(&edited, &node), Some(ProviderAnswer::Here(served)));
         let renamed = put(&Node { name: "n3".parse().unwrap(), ..(*node).clone() });
         let node = Arc::clone(renamed.by_id(node.id).unwrap());
         let told = here(builtin.documents(&renamed, &node, FROM).await);
@@ -218,15 +231,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_whose_rendering_takes_too_long_is_told_when_to_ask_again_and_has_it_then() {
+    async fn slow_rendering_answers_retry_later_and_then_the_document() {
         let (builtin, (roster, node)) = (builtin(), roster());
         // A rendering that does not end.
         let alone = builtin.0.under_way.of(node.id).lock_owned().await;
         let before = Instant::now();
         let later = builtin.documents(&roster, &node, FROM).await;
-        assert!(matches!(later, Err(Missing::Later { after: RETRY, .. })), "{later:?}");
+        assert!(matches!(later, Err(ProviderError::Later { after: RETRY, .. })), "{later:?}");
         assert_eq!(before.elapsed(), BUDGET);
-        // It comes to something after all, for nobody in particular.
+        // The rendering finishes without a waiting caller.
         let served = builtin.0.render(&roster, &node);
         drop(alone);
         let given = here(builtin.documents(&roster, &node, FROM).await);
@@ -234,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rendering_goes_on_when_nobody_waits_for_it_any_more() {
+    async fn rendering_continues_without_a_waiting_client() {
         let (builtin, (roster, node)) = (builtin(), roster());
         let mut asking = builtin.documents(&roster, &node, FROM);
         // Polled once, it has begun.
@@ -251,7 +264,7 @@ mod tests {
         let turns = Arc::clone(&builtin.0.turns);
         let all = turns.acquire_many(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
         let later = builtin.documents(&roster, &node, FROM).await;
-        assert!(matches!(later, Err(Missing::Later { .. })), "{later:?}");
+        assert!(matches!(later, Err(ProviderError::Later { .. })), "{later:?}");
         assert_eq!(builtin.at_once(&roster, &node), None);
         drop(all);
         here(builtin.documents(&roster, &node, FROM).await);

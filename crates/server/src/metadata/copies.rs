@@ -1,13 +1,12 @@
-//! What other services said last of nodes, on disk: for a controller that starts while they are
-//! away.
+//! On-disk copies of the last documents from other services, for a controller that starts while
+//! those are down.
 //!
-//! Nobody waits for a copy to be written, and a copy that is damaged is none.
+//! No request waits for a copy to be written, and a damaged copy is ignored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,12 +14,13 @@ use bytes::Bytes;
 use fs_err as fs;
 use hoist_metadata::{Document, Documents};
 use hoist_model::NodeId;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::proxy::MAX_DOCUMENT;
-use crate::secret;
+use hoist_chassis::secret;
 
-/// Below the data directory. What is in it may be secret.
+/// Below the data directory. The copies may contain secrets.
 const DIRECTORY: &str = "proxied";
 
 /// Nodes that there are copies for. The oldest go first.
@@ -29,7 +29,7 @@ const MAX_COPIES: usize = 100_000;
 /// Bytes of all copies.
 const MAX_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Largest file: four documents in base64, and what is known of them.
+/// Largest file: four documents in base64 with their attributes.
 const MAX_FILE: usize = Document::ALL.len() * MAX_DOCUMENT * 4 / 3 + 64 * 1024;
 
 #[derive(Debug)]
@@ -45,13 +45,13 @@ struct Limits {
     bytes: u64,
 }
 
-/// Who was asked as whom: what was said is said of nobody else.
+/// The request's identity: documents are valid for the same URL, generation and address only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Identity {
     pub(super) generation: u64,
     /// In front of the documents' names.
     pub(super) url: String,
-    /// The node's, as it was told.
+    /// The node's address in the request.
     pub(super) address: IpAddr,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Copy {
 
 /// As it stands in a file, behind a line with its digest.
 #[derive(Debug, Serialize, Deserialize)]
-struct Written {
+struct CopyFile {
     node: NodeId,
     #[serde(flatten)]
     identity: Identity,
@@ -162,11 +162,11 @@ impl Copies {
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock()
     }
 }
 
-/// What is in the directory, in the order of its times. What a crash left behind goes.
+/// Lists the directory by time, and removes leftovers of a crash.
 fn look(dir: &Path) -> io::Result<Index> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -194,7 +194,7 @@ fn look(dir: &Path) -> io::Result<Index> {
 fn text(node: NodeId, copy: &Copy) -> Vec<u8> {
     let documents = Document::ALL.map(|document| STANDARD.encode(copy.documents.get(document)));
     let identity = copy.identity.clone();
-    let written = Written { node, identity, good: copy.good, documents };
+    let written = CopyFile { node, identity, good: copy.good, documents };
     let body = serde_json::to_vec(&written).expect("a plain value");
     let mut text = digest(&body).into_bytes();
     text.push(b'\n');
@@ -217,7 +217,7 @@ fn parse(node: NodeId, text: &[u8]) -> io::Result<Copy> {
     if hash != digest(body).as_bytes() {
         return Err(damaged("it is damaged"));
     }
-    let written: Written = serde_json::from_slice(body)?;
+    let written: CopyFile = serde_json::from_slice(body)?;
     if written.node != node {
         return Err(damaged("it is of another node"));
     }

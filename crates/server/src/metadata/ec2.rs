@@ -6,15 +6,15 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
-use hoist_metadata::provider::{Given, Served};
+use hoist_metadata::provider::{ProviderAnswer, ServedDocuments};
 use hoist_metadata::{Document, Facts};
 use http::{HeaderMap, Uri, header};
 
 use super::seed::{TEXT, with_address};
 use super::{Metadata, OPEN};
-use crate::failure::Failure;
-use crate::peer::Peer;
-use crate::route::Route;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
+use hoist_chassis::route::Route;
 
 const META_DATA: &str = "/latest/meta-data";
 
@@ -55,8 +55,9 @@ async fn meta_data(
 ) -> Result<Response, Response> {
     let roster = metadata.boot.registry.roster();
     let from = metadata.client(&peer, &headers);
-    let given = metadata.given(&roster, &with_address(&roster, from), from).await?;
-    let (Given::Here(served) | Given::Stale { served, .. }) = given else {
+    let asking = with_address(&roster, from);
+    let given = metadata.given(&roster, &asking, from, &headers).await?;
+    let (ProviderAnswer::Here(served) | ProviderAnswer::Stale { served, .. }) = given else {
         let detail = "another service has this node's documents";
         return Err(Failure::new(Code::NotFound, detail).into_response());
     };
@@ -72,8 +73,8 @@ async fn meta_data(
 }
 
 impl Metadata {
-    /// Reads meta-data once for all who ask, on threads that nobody else waits for.
-    async fn read(&self, served: &Arc<Served>) -> Result<(), Failure> {
+    /// Parses meta-data once for all callers, on a separate thread.
+    async fn read(&self, served: &Arc<ServedDocuments>) -> Result<(), Failure> {
         if served.known_facts().is_some() {
             return Ok(());
         }

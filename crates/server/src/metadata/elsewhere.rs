@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hoist_inventory::Roster;
+use hoist_metadata::MetadataProvider;
 use hoist_metadata::mode::Pattern;
-use hoist_metadata::provider::{Given, Missing, SeedKind};
-use hoist_metadata::{MetadataProvider, SeedRef, SiteKey};
+use hoist_metadata::provider::{ProviderAnswer, ProviderError};
 use hoist_model::Node;
+use hoist_site::{Roster, SeedKind, SeedProvider, SeedRef, SiteKey};
 
 use super::builtin::seed_here;
 
@@ -29,29 +29,38 @@ pub(super) struct Redirect {
 #[derive(Debug)]
 pub(super) struct Nowhere;
 
-#[async_trait]
-impl MetadataProvider for External {
+impl SeedProvider for External {
     fn seed_ref(&self, _: &Roster, node: &Node, _: &str) -> SeedRef {
         SeedRef { kernel_args: self.argument.fill(node), url: None, kind: SeedKind::NoCloud }
     }
+}
 
-    fn at_once(&self, _: &Arc<Roster>, _: &Arc<Node>) -> Option<Given> {
+#[async_trait]
+impl MetadataProvider for External {
+    fn at_once(&self, _: &Arc<Roster>, _: &Arc<Node>) -> Option<ProviderAnswer> {
         None
     }
 
-    async fn documents(&self, _: &Arc<Roster>, _: &Arc<Node>, _: IpAddr) -> Result<Given, Missing> {
-        Err(Missing::NotHere)
+    async fn documents(
+        &self,
+        _: &Arc<Roster>,
+        _: &Arc<Node>,
+        _: IpAddr,
+    ) -> Result<ProviderAnswer, ProviderError> {
+        Err(ProviderError::NotHere)
+    }
+}
+
+impl SeedProvider for Redirect {
+    fn seed_ref(&self, _: &Roster, node: &Node, base: &str) -> SeedRef {
+        seed_here(&self.key, node, base)
     }
 }
 
 #[async_trait]
 impl MetadataProvider for Redirect {
-    fn seed_ref(&self, _: &Roster, node: &Node, base: &str) -> SeedRef {
-        seed_here(&self.key, node, base)
-    }
-
-    fn at_once(&self, _: &Arc<Roster>, node: &Arc<Node>) -> Option<Given> {
-        Some(Given::Elsewhere(self.url.fill(node)))
+    fn at_once(&self, _: &Arc<Roster>, node: &Arc<Node>) -> Option<ProviderAnswer> {
+        Some(ProviderAnswer::Elsewhere(self.url.fill(node)))
     }
 
     async fn documents(
@@ -59,22 +68,29 @@ impl MetadataProvider for Redirect {
         _: &Arc<Roster>,
         node: &Arc<Node>,
         _: IpAddr,
-    ) -> Result<Given, Missing> {
-        Ok(Given::Elsewhere(self.url.fill(node)))
+    ) -> Result<ProviderAnswer, ProviderError> {
+        Ok(ProviderAnswer::Elsewhere(self.url.fill(node)))
+    }
+}
+
+impl SeedProvider for Nowhere {
+    fn seed_ref(&self, _: &Roster, _: &Node, _: &str) -> SeedRef {
+        SeedRef::NONE
     }
 }
 
 #[async_trait]
 impl MetadataProvider for Nowhere {
-    fn seed_ref(&self, _: &Roster, _: &Node, _: &str) -> SeedRef {
-        SeedRef::NONE
-    }
-
-    fn at_once(&self, _: &Arc<Roster>, _: &Arc<Node>) -> Option<Given> {
+    fn at_once(&self, _: &Arc<Roster>, _: &Arc<Node>) -> Option<ProviderAnswer> {
         None
     }
 
-    async fn documents(&self, _: &Arc<Roster>, _: &Arc<Node>, _: IpAddr) -> Result<Given, Missing> {
-        Err(Missing::NotHere)
+    async fn documents(
+        &self,
+        _: &Arc<Roster>,
+        _: &Arc<Node>,
+        _: IpAddr,
+    ) -> Result<ProviderAnswer, ProviderError> {
+        Err(ProviderError::NotHere)
     }
 }

@@ -1,6 +1,6 @@
-//! `/cloud-init/…` as `OpenCHAMI`'s service has it, for sites that come from there. What its admin
-//! writes becomes metadata layers, whose names begin with `ochami-`; what cannot be said in a layer
-//! is refused rather than taken and dropped.
+//! `/cloud-init/…` with the API of `OpenCHAMI`'s service, for sites that migrate. Its admin writes
+//! become metadata layers whose names begin with `ochami-`; values that a layer cannot hold are
+//! refused, never dropped.
 
 use std::sync::Arc;
 
@@ -10,33 +10,36 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_inventory::registry::{Terms, WriteError};
-use hoist_inventory::{Roster, plan::Draft};
 use hoist_metadata::{Document, Mode, Secrets, With};
 use hoist_model::document::cloud_config;
 use hoist_model::metadata_layer::{Part, PartOf, PartType};
 use hoist_model::selector::Level;
-use hoist_model::{GroupName, Kind, MetadataLayerSpec, Name, Node, Secret, Selector};
+use hoist_model::{
+    GroupName, Kind, MetadataLayer, MetadataLayerSpec, Name, Node, Secret, Selector,
+};
+use hoist_site::registry::{Terms, WriteError};
+use hoist_site::{Roster, plan::Draft};
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::render::{TOKEN, without};
-use super::seed::{Asking, TEXT, with_address};
+use super::seed::{Requester, TEXT, with_address};
 use super::{Metadata, OPEN};
-use crate::auth::AuditContext;
-use crate::authorisation::Scoped;
+use crate::authorisation::ScopedCommit;
 use crate::boot::phone_home::{MAX_REPORT, read};
-use crate::extract::{Json, Path};
-use crate::failure::Failure;
-use crate::inventory::no_such_node;
-use crate::peer::Peer;
-use crate::principal::Principal;
-use crate::route::{Plane, Route};
-use crate::secret;
+use crate::inventory::write_failure;
+use crate::node_lookup::no_such_node;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Json, Path};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::{AccessClass, Route};
+use hoist_chassis::secret;
 
-const READ: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Read };
-const WRITE: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Write };
+const READ: AccessClass = AccessClass::Admin { context: Context::Metadata, verb: Verb::Read };
+const WRITE: AccessClass = AccessClass::Admin { context: Context::Metadata, verb: Verb::Write };
 
 const DEFAULTS: &str = "ochami-cluster-defaults";
 const GROUP: &str = "ochami-group-";
@@ -61,7 +64,7 @@ const SAID: [&str; 6] = [
     "instance-type",
 ];
 
-/// First lines that say what a text is, but for cloud-config.
+/// First lines that name the type of a text, except cloud-config.
 const KINDS: [(&str, PartType); 5] = [
     ("## template: jinja", PartType::Jinja),
     ("#!", PartType::Script),
@@ -181,7 +184,8 @@ async fn phone_home(
     let from = metadata.client(&peer, request.headers());
     let roster = metadata.boot.registry.roster();
     let asking = with_address(&roster, from);
-    let admitted = metadata.admit(&asking, from).map_err(IntoResponse::into_response)?;
+    let admitted =
+        metadata.admit(&asking, from, request.headers()).map_err(IntoResponse::into_response)?;
     let report = read(request).await.map_err(IntoResponse::into_response)?;
     if let Some(node) = admitted {
         metadata.boot.may_report(node.id).map_err(IntoResponse::into_response)?;
@@ -228,7 +232,7 @@ async fn post_defaults(
     Ok(StatusCode::CREATED.into_response())
 }
 
-/// What is empty stays as it is.
+/// Empty members leave the layer unchanged.
 fn with_defaults(
     mut spec: MetadataLayerSpec,
     given: &ClusterDefaults,
@@ -293,7 +297,7 @@ fn host_names(spec: &MetadataLayerSpec) -> Result<Option<String>, Failure> {
     )))
 }
 
-/// In the order of [`SAID`]; what is empty stays as it is.
+/// In the order of [`SAID`]; empty values are skipped.
 fn say<'s>(meta_data: &mut Map<String, Value>, said: impl IntoIterator<Item = &'s String>) {
     for (key, value) in SAID.iter().zip(said).filter(|(_, value)| !value.is_empty()) {
         meta_data.insert((*key).to_owned(), value.as_str().into());
@@ -418,24 +422,24 @@ async fn impersonate(
     let own = *metadata.provider.mode_of(&roster, &node) == Mode::Builtin;
     let Some(document) = Document::from_word(&doc).filter(|_| own) else {
         let from = peer.addr.ip().to_canonical();
-        return Ok(metadata.answer(&roster, Asking::Node(&node), &doc, from, &headers).await);
+        return Ok(metadata.answer(&roster, Requester::Node(&node), &doc, from, &headers).await);
     };
     let key = metadata.key.clone();
     let shown = metadata.aside(move |renderer, roster| {
         let with = With { token: TOKEN, secrets: Secrets::LeaveOut, trace: false };
-        let picture = renderer.picture(roster);
-        let rendered = renderer.render(&picture, &node, with);
+        let compiled = renderer.compiled(roster);
+        let rendered = renderer.render(&compiled, &node, with);
         let token = key.seed(node.id, node.generation);
-        let instead = renderer.last_good(&picture, &node, &rendered.failed);
+        let instead = renderer.last_good(&compiled, &node, &rendered.failed);
         let instead = instead.map(|documents| without(&documents, token.as_str()));
         instead.unwrap_or(rendered.documents).get(document).clone()
     });
     Ok(([(header::CONTENT_TYPE, TEXT)], shown.await?).into_response())
 }
 
-/// `NAME.yaml`: what was said about a group, for the nodes in it.
-pub(super) fn of_group(roster: &Roster, asking: &Asking<'_>, doc: &str) -> Option<String> {
-    let (name, Asking::Node(node)) = (doc.strip_suffix(".yaml")?, asking) else { return None };
+/// `NAME.yaml`: the vendor-data of a group's layer, for its members.
+pub(super) fn of_group(roster: &Roster, asking: &Requester<'_>, doc: &str) -> Option<String> {
+    let (name, Requester::Node(node)) = (doc.strip_suffix(".yaml")?, asking) else { return None };
     let groups = roster.groups_of(node);
     let group = groups.iter().find(|group| group.as_str() == name)?;
     Some(said_of(roster, group).map(as_written).unwrap_or_default())
@@ -456,7 +460,7 @@ fn group_in(spec: &MetadataLayerSpec) -> Option<GroupName> {
     }
 }
 
-/// The layer of what is said about a group. Groups may have names that layers cannot have.
+/// The name of a group's layer; groups may have names that layers cannot have.
 fn layer_name(group: &GroupName) -> Name {
     let plain = format!("{GROUP}{group}");
     plain.parse().unwrap_or_else(|_| {
@@ -465,7 +469,7 @@ fn layer_name(group: &GroupName) -> Name {
     })
 }
 
-/// What is said about a group; a layer of that name may be somebody else's.
+/// The layer of a group, unless a layer of that name has another selector.
 fn said_of<'r>(roster: &'r Roster, group: &GroupName) -> Option<&'r MetadataLayerSpec> {
     let layer = roster.metadata_layer(layer_name(group).as_str())?;
     (group_in(&layer.spec).as_ref() == Some(group)).then_some(&layer.spec)
@@ -508,8 +512,7 @@ fn group_of(name: &GroupName, spec: &MetadataLayerSpec) -> OchamiGroup {
     }
 }
 
-/// What members may have of it without its being rendered: neither what holds a secret nor what is a
-/// template of hoist's.
+/// The vendor-data that members get unrendered: without keys that hold a secret or a template.
 fn as_written(spec: &MetadataLayerSpec) -> String {
     let mut shown = spec.clone();
     shown.vendor_data.retain(|_, value| is_plain(value));
@@ -533,7 +536,7 @@ fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|mark| text.contains(mark))
 }
 
-/// What a layer says in vendor-data, as one text; never a bare `#cloud-config`.
+/// A layer's vendor-data as one text; never a bare `#cloud-config`.
 fn content(spec: &MetadataLayerSpec) -> String {
     let text = spec.parts.first().and_then(|part| part.content.as_str());
     if let Some(text) = text {
@@ -546,7 +549,7 @@ fn content(spec: &MetadataLayerSpec) -> String {
     format!("#cloud-config\n{yaml}")
 }
 
-/// The layer that says what a group's file says.
+/// The layer for the file of a group.
 fn layer_of(group: &OchamiGroup) -> Result<MetadataLayerSpec, Failure> {
     let mut spec = MetadataLayerSpec {
         selector: Some(selector(&format!("group:{}", group.name))?),
@@ -562,7 +565,8 @@ fn layer_of(group: &OchamiGroup) -> Result<MetadataLayerSpec, Failure> {
         bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok())
     };
     let text = match group.file.encoding.as_str() {
-        // ochami sends base64 whatever it says. What is plain begins with `#`, which base64 has not.
+        // ochami sends base64 whatever the encoding says. Plain texts begin with `#`, which base64
+        // lacks.
         "" | "plain" if !content.starts_with('#') => decoded().unwrap_or(content),
         "" | "plain" => content,
         "base64" => decoded().ok_or_else(|| unsayable("it is not text in base64"))?,
@@ -601,7 +605,8 @@ impl Metadata {
     ) -> Result<Response, Failure> {
         let group = given.name.parse::<GroupName>();
         let group = group.map_err(|error| Failure::new(Code::InvalidBody, error.to_string()))?;
-        let (layer, spec) = (layer_name(&group), layer_of(&given)?);
+        let layer = layer_name(&group);
+        let spec = layer_of(&given)?;
         let put = |draft: &mut Draft<'_>| {
             let is_taken = draft.roster().metadata_layer(layer.as_str()).is_some();
             let is_said = said_of(draft.roster(), &group).is_some();
@@ -621,25 +626,24 @@ impl Metadata {
         Ok((StatusCode::CREATED, [(header::LOCATION, location)]).into_response())
     }
 
-    /// What is drafted is decided on the site as it is then, as often as others are faster.
+    /// Drafts the change on the current site, and again after a conflicting write.
     async fn write(
         &self,
         principal: &Principal,
         audit: &AuditContext,
         mut draft: impl FnMut(&mut Draft<'_>) -> Result<(), Failure> + Send,
     ) -> Result<(), Failure> {
-        let committer = self.boot.chassis.audit.committer(audit.draft());
         let draft = |site: &mut Draft<'_>| {
             draft(site).map_err(|failure| WriteError::Draft(Box::new(failure)))
         };
-        let commit = Scoped { principal: principal.clone(), committer };
+        let commit = ScopedCommit::new(&self.boot.chassis.audit, principal.clone(), audit);
         match self.boot.registry.write(Terms::default(), &commit, draft).await {
             Ok(_) => Ok(()),
             Err(WriteError::Draft(reason)) => Err(match reason.downcast::<Failure>() {
                 Ok(failure) => *failure,
-                Err(reason) => WriteError::Draft(reason).into(),
+                Err(reason) => write_failure(WriteError::Draft(reason)),
             }),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(write_failure(error)),
         }
     }
 }
@@ -650,7 +654,7 @@ fn put_layer(draft: &mut Draft<'_>, name: &Name, spec: MetadataLayerSpec) -> Res
         let detail = format!("{}: {}{hint}", fault.at, fault.message);
         return Err(Failure::new(Code::InvalidBody, detail));
     }
-    draft.put_metadata_layer(name.clone(), spec);
+    draft.put::<MetadataLayer>(name.clone(), spec);
     Ok(())
 }
 
@@ -665,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_says_becomes_a_layer_and_comes_back() {
+    fn cloud_config_file_round_trips_through_a_layer() {
         let plain = "#cloud-config\nruncmd:\n- echo hi\n";
         let spec = layer_of(&group(plain, "plain")).unwrap();
         assert_eq!(spec.vendor_data["runcmd"], json!(["echo hi"]));
@@ -699,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused() {
+    fn unrepresentable_settings_are_refused() {
         for (text, encoding) in [
             ("packages: [a]", ""),
             ("#cloud-config\nfqdn: {{ x }}\n", ""),

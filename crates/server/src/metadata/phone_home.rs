@@ -1,6 +1,6 @@
-//! A node says that it is up. With its token and from its own address that counts: a node that was
-//! being installed boots its disk from then on. The token alone is not enough where the inventory
-//! knows the node's addresses: it stands in a script that everybody can ask for.
+//! Phone-home of a node. With its token and from its own address it ends an installation: the node
+//! boots its disk from then on. The token alone is not enough if the inventory has addresses of the
+//! node, because every caller can request the boot script that contains it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,25 +8,25 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
-use hoist_inventory::Roster;
 use hoist_model::{Node, PhoneHome};
+use hoist_site::Roster;
 use http::StatusCode;
 
 use super::Metadata;
 use super::seed::with_token;
-use crate::auth::AuditContext;
 use crate::boot::phone_home::{Word, read};
-use crate::extract::Path;
-use crate::failure::Failure;
-use crate::peer::Peer;
-use crate::route::{Plane, Route};
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::Path;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
+use hoist_chassis::route::{AccessClass, Route};
 
 /// A host name and some public keys; events carry it.
 const MAX_TOLD: usize = 16 * 1024;
 
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
-        Route::post("/meta/v1/phone-home/{node}/{token}", Plane::Proof, proven)
+        Route::post("/meta/v1/phone-home/{node}/{token}", AccessClass::Proof, proven)
             .reason("Proof: the seed token of the node, in the path")
             .summary("A node says that it is up, as a form or as JSON")
             .takes::<PhoneHome>()
@@ -46,8 +46,9 @@ async fn proven(
     let from = metadata.client(&peer, request.headers());
     let roster = metadata.boot.registry.roster();
     let asking = with_token(&roster, &metadata.key, &node, &token);
-    let node = metadata.admit(&asking, from).map_err(IntoResponse::into_response)?;
-    let node = node.ok_or_else(|| stranger().into_response())?;
+    let admitted = metadata.admit(&asking, from, request.headers());
+    let node = admitted.map_err(IntoResponse::into_response)?;
+    let node = node.ok_or_else(|| not_a_node().into_response())?;
     if is_of_another(&roster, node, from) {
         let detail = "this address is another node's";
         return Err(Failure::new(Code::Forbidden, detail).into_response());
@@ -63,7 +64,7 @@ async fn proven(
     let boot = &metadata.boot;
     boot.phoned_home(node, &report, word, &audit).await.map_err(IntoResponse::into_response)?;
     if word == Word::Counts {
-        metadata.runs.is_up(node.id).await.map_err(IntoResponse::into_response)?;
+        metadata.node_up.node_is_up(node.id).await.map_err(IntoResponse::into_response)?;
     }
     metadata.tell(node, &report, from, "token");
     Ok(StatusCode::OK.into_response())
@@ -85,12 +86,12 @@ fn word_of(node: &Node, report: &PhoneHome, from: IpAddr) -> Word {
     if from_home && is_present { Word::Counts } else { Word::IsNoted }
 }
 
-fn stranger() -> Failure {
+fn not_a_node() -> Failure {
     Failure::new(Code::NotFound, "this machine is no node")
 }
 
 impl Metadata {
-    /// What was said, by whom and how it is known: with the node's token, or only by address.
+    /// Publishes the report with its sender and proof: the node's token, or the address only.
     pub(super) fn tell(
         &self,
         node: &Arc<Node>,

@@ -6,17 +6,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hoist_inventory::Roster;
-use hoist_metadata::provider::{Given, Missing};
-use hoist_metadata::{MetadataProvider, Mode, Renderer, SeedRef, SiteKey};
+use hoist_metadata::provider::{ProviderAnswer, ProviderError};
+use hoist_metadata::{MetadataProvider, Mode, Renderer};
 use hoist_model::{GroupKey, Node};
+use hoist_site::{Roster, SeedProvider, SeedRef, SiteKey};
 
 use super::MetadataSettings;
 use super::builtin::Builtin;
 use super::copies::Copies;
 use super::elsewhere::{External, Nowhere, Redirect};
+use super::failing_nodes::FailingNodes;
 use super::proxy::Proxy;
-use crate::boot::{HelperError, helper};
+use crate::http_client::{self, HttpClientError};
 
 /// All providers of a site, as one.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub struct Providers {
     groups: Vec<(GroupKey, Provider)>,
     /// Of hoist's own documents.
     renderer: Arc<Renderer>,
+    failing: Arc<FailingNodes>,
 }
 
 #[derive(Debug)]
@@ -39,17 +41,19 @@ impl Providers {
         key: &SiteKey,
         settings: &MetadataSettings,
         data_dir: &Path,
-    ) -> Result<Self, HelperError> {
+    ) -> Result<Self, HttpClientError> {
         let copies = LazyCell::new(|| Arc::new(Copies::open(data_dir)));
         let renderer = Arc::<Renderer>::default();
-        let builtin = Arc::new(Builtin::new(key.clone(), Arc::clone(&renderer)));
-        let provider = |mode: &Mode| -> Result<Provider, HelperError> {
+        let failing = Arc::<FailingNodes>::default();
+        let builtin = Builtin::new(key.clone(), Arc::clone(&renderer), Arc::clone(&failing));
+        let builtin = Arc::new(builtin);
+        let provider = |mode: &Mode| -> Result<Provider, HttpClientError> {
             let gives: Arc<dyn MetadataProvider> = match mode {
                 Mode::Builtin => Arc::clone(&builtin) as Arc<dyn MetadataProvider>,
                 Mode::External { argument } => Arc::new(External { argument: argument.clone() }),
                 Mode::Redirect { url } => Arc::new(Redirect { key: key.clone(), url: url.clone() }),
                 Mode::Proxy { url } => {
-                    let client = helper::client(&settings.authorities, url.is_plain())?;
+                    let client = http_client::client(&settings.authorities, url.is_plain())?;
                     let copies = Arc::clone(&copies);
                     Arc::new(Proxy::new(key.clone(), url.clone(), client, copies))
                 }
@@ -58,8 +62,13 @@ impl Providers {
             Ok(Provider { mode: mode.clone(), gives })
         };
         let one = |(group, mode): &(GroupKey, Mode)| Ok((group.clone(), provider(mode)?));
-        let groups = settings.groups.iter().map(one).collect::<Result<_, HelperError>>()?;
-        Ok(Self { site: provider(&settings.mode)?, groups, renderer })
+        let groups = settings.groups.iter().map(one).collect::<Result<_, HttpClientError>>()?;
+        Ok(Self { site: provider(&settings.mode)?, groups, renderer, failing })
+    }
+
+    /// Nodes whose documents lack layers that failed.
+    pub(super) fn failing(&self) -> &Arc<FailingNodes> {
+        &self.failing
     }
 
     pub(super) fn renderer(&self) -> &Arc<Renderer> {
@@ -87,13 +96,15 @@ impl Providers {
     }
 }
 
-#[async_trait]
-impl MetadataProvider for Providers {
+impl SeedProvider for Providers {
     fn seed_ref(&self, roster: &Roster, node: &Node, base: &str) -> SeedRef {
         self.of(roster, node).seed_ref(roster, node, base)
     }
+}
 
-    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Given> {
+#[async_trait]
+impl MetadataProvider for Providers {
+    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<ProviderAnswer> {
         self.of(roster, node).at_once(roster, node)
     }
 
@@ -102,7 +113,7 @@ impl MetadataProvider for Providers {
         roster: &Arc<Roster>,
         node: &Arc<Node>,
         from: IpAddr,
-    ) -> Result<Given, Missing> {
+    ) -> Result<ProviderAnswer, ProviderError> {
         self.of(roster, node).documents(roster, node, from).await
     }
 }

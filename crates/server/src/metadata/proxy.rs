@@ -1,37 +1,38 @@
 //! Documents of another service, fetched for the node that asks.
 //!
-//! A node waits at most [`BUDGET`]. What was fetched is kept, in memory and behind that on disk,
-//! asked for again with its `ETag`, and served when the other service fails.
+//! A node waits at most [`BUDGET`]. Fetched documents are cached in memory and on disk, revalidated
+//! with their `ETag`, and served when the other service fails.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
-use hoist_inventory::Roster;
 use hoist_metadata::facts::{FactsError, MAX_FACTS};
 use hoist_metadata::mode::Pattern;
-use hoist_metadata::provider::{Given, Missing, Served};
-use hoist_metadata::{Document, Documents, MetadataProvider, SeedRef, SiteKey};
+use hoist_metadata::provider::{ProviderAnswer, ProviderError, ServedDocuments};
+use hoist_metadata::{Document, Documents, MetadataProvider};
 use hoist_model::{Node, NodeId};
+use hoist_site::{Roster, SeedProvider, SeedRef, SiteKey};
 use http::{HeaderName, StatusCode, header};
 use metrics::{Counter, Gauge};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::builtin::seed_here;
 use super::copies::{Copies, Copy, Identity};
-use super::kept::Kept;
+use super::node_cache::NodeCache;
 use super::under_way::UnderWay;
-use crate::log_limit::LogLimit;
+use hoist_chassis::log_limit::LogLimit;
 
 /// How long a node waits for all of its documents.
 const BUDGET: Duration = Duration::from_secs(2);
 
-/// How long it is fetched for: the rest is for those who wait for what somebody else fetches.
+/// Timeout of a fetch; the rest of the budget is for callers that share it.
 const FETCHING: Duration = Duration::from_millis(1800);
 
 /// Nodes that are fetched for at once.
@@ -47,10 +48,13 @@ pub(super) const MAX_DOCUMENT: usize = 1024 * 1024;
 const ROOM: usize = 272 * 1024 * 1024;
 
 /// Whatever is served can be kept.
-const _: () = assert!(Kept::<Fetched>::fits(ROOM, Document::ALL.len() * MAX_DOCUMENT + MAX_FACTS));
+const _: () = assert!(NodeCache::<CachedDocuments>::fits(
+    ROOM,
+    Document::ALL.len() * MAX_DOCUMENT + MAX_FACTS
+));
 
-/// How long what is kept is served without asking: cloud-init fetches its four documents one after
-/// the other, and each answer has all of them.
+/// How long cached documents are served without revalidation: cloud-init fetches its four documents
+/// one after the other, and each fetch brings all of them.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// A whole site asks while the other service is away.
@@ -76,9 +80,9 @@ struct Inner {
     readings: Arc<Semaphore>,
     /// Of several who ask for one node, one fetches; the others learn when that failed.
     under_way: UnderWay<Option<Instant>>,
-    kept: Kept<Fetched>,
+    kept: NodeCache<CachedDocuments>,
     copies: Arc<Copies>,
-    unwritten: Mutex<Unwritten>,
+    unwritten: Mutex<CopyQueue>,
     failures: Counter,
     stale: Counter,
     age: Gauge,
@@ -86,20 +90,20 @@ struct Inner {
 
 /// Nodes whose copies are to be written.
 #[derive(Debug, Default)]
-struct Unwritten {
+struct CopyQueue {
     nodes: VecDeque<NodeId>,
-    /// Somebody is at it.
+    /// A writer is active.
     writing: bool,
 }
 
-/// What the other service said last of a node.
+/// The other service's last documents for a node.
 #[derive(Debug, Clone)]
-struct Fetched {
+struct CachedDocuments {
     identity: Arc<Identity>,
-    served: Arc<Served>,
+    served: Arc<ServedDocuments>,
     /// Of the other service, in the order of [`Document::ALL`].
     etags: Arc<[Option<String>; 4]>,
-    /// When it was last asked, whatever came of it.
+    /// Time of the last request, successful or not.
     asked: Instant,
     /// When it last said so.
     good: SystemTime,
@@ -109,7 +113,7 @@ struct Fetched {
     copied: Option<SystemTime>,
 }
 
-impl Fetched {
+impl CachedDocuments {
     fn is_fresh(&self) -> bool {
         self.asked.elapsed() < FRESH
     }
@@ -123,7 +127,7 @@ impl Fetched {
         let good = SystemTime::UNIX_EPOCH + Duration::from_secs(copy.good);
         Self {
             identity: Arc::new(copy.identity),
-            served: Arc::new(Served::new(copy.documents)),
+            served: Arc::new(ServedDocuments::new(copy.documents)),
             etags: Arc::default(),
             asked: Instant::now(),
             good,
@@ -155,9 +159,9 @@ enum FetchError {
     Status(StatusCode, Document),
     #[error("{0} is larger than {MAX_DOCUMENT} bytes")]
     TooLarge(Document),
-    #[error("what it says is not meta-data")]
+    #[error("the answer of the service is not meta-data")]
     NotMetaData(#[source] FactsError),
-    #[error("its meta-data has no instance-id")]
+    #[error("the meta-data of the service has no instance-id")]
     NoInstanceId,
 }
 
@@ -175,7 +179,7 @@ impl Proxy {
             turns: Semaphore::new(AT_ONCE),
             readings: Arc::new(Semaphore::new(READ_AT_ONCE)),
             under_way: UnderWay::default(),
-            kept: Kept::new(ROOM),
+            kept: NodeCache::new(ROOM),
             copies,
             unwritten: Mutex::default(),
             failures: metrics::counter!("hoist_metadata_proxy_failures_total"),
@@ -184,8 +188,8 @@ impl Proxy {
         }))
     }
 
-    /// Keeps what was fetched.
-    fn take(&self, node: NodeId, mut fetched: Fetched) -> Given {
+    /// Caches fetched documents.
+    fn take(&self, node: NodeId, mut fetched: CachedDocuments) -> ProviderAnswer {
         let given = self.0.give(&fetched);
         let old = |copied: SystemTime| copied.elapsed().is_ok_and(|age| age > COPY_AGE);
         let unwritten = fetched.copied.is_none_or(old);
@@ -199,7 +203,7 @@ impl Proxy {
         given
     }
 
-    /// Has a copy written, by somebody that nobody waits for.
+    /// Queues a copy for the background writer.
     fn write_behind(&self, node: NodeId) {
         let mut unwritten = self.0.unwritten();
         unwritten.nodes.push_back(node);
@@ -227,43 +231,44 @@ fn write_all(proxy: &Weak<Inner>) {
 }
 
 impl Inner {
-    fn unwritten(&self) -> MutexGuard<'_, Unwritten> {
-        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unwritten(&self) -> MutexGuard<'_, CopyQueue> {
+        self.unwritten.lock()
     }
 
     fn identity(&self, node: &Node, address: IpAddr) -> Identity {
         Identity { generation: node.generation, url: self.url.fill(node), address }
     }
 
-    /// What was said of a node that was asked for as this one.
-    fn kept(&self, node: &Node, identity: &Identity) -> Option<Fetched> {
+    /// The cached documents, if they were fetched with the same identity.
+    fn kept(&self, node: &Node, identity: &Identity) -> Option<CachedDocuments> {
         self.kept.get(node.id).filter(|kept| *kept.identity == *identity)
     }
 
-    fn keep(&self, node: NodeId, fetched: Fetched) {
+    fn keep(&self, node: NodeId, fetched: CachedDocuments) {
         let bytes = fetched.served.size();
         self.kept.put(node, fetched, bytes);
     }
 
-    fn give(&self, fetched: &Fetched) -> Given {
+    fn give(&self, fetched: &CachedDocuments) -> ProviderAnswer {
         let served = Arc::clone(&fetched.served);
         if !fetched.is_stale {
-            return Given::Here(served);
+            return ProviderAnswer::Here(served);
         }
         // A clock that was set back makes nothing younger than now.
         let age = fetched.good.elapsed().unwrap_or_default();
         self.stale.increment(1);
         self.age.set(age.as_secs_f64());
-        Given::Stale { served, age }
+        ProviderAnswer::Stale { served, age }
     }
 
     async fn fetch(
         &self,
         identity: &Identity,
-        before: Option<&Fetched>,
-    ) -> Result<Fetched, FetchError> {
+        before: Option<&CachedDocuments>,
+    ) -> Result<CachedDocuments, FetchError> {
         let _turn = self.turns.acquire().await.expect("it is never closed");
-        let (url, address) = (&identity.url, identity.address);
+        let url = &identity.url;
+        let address = identity.address;
         let one = |(at, document): (usize, Document)| {
             let known = before.and_then(|before| {
                 Some((before.etags[at].clone()?, before.served.get(document).clone()))
@@ -280,13 +285,13 @@ impl Inner {
             vendor_data: vendor.0,
             network_config: network.0,
         };
-        let served = Arc::new(Served::new(documents));
+        let served = Arc::new(ServedDocuments::new(documents));
         let same = before.filter(|before| before.served == served);
         let served = match same {
             Some(before) => Arc::clone(&before.served),
             None => self.check(served).await?,
         };
-        Ok(Fetched {
+        Ok(CachedDocuments {
             identity: Arc::new(identity.clone()),
             etags: Arc::new([meta.1, user.1, vendor.1, network.1]),
             asked: Instant::now(),
@@ -299,7 +304,10 @@ impl Inner {
 
     /// A service that answers anything says little: who the node is has to be in it, or the client
     /// makes something up.
-    async fn check(&self, served: Arc<Served>) -> Result<Arc<Served>, FetchError> {
+    async fn check(
+        &self,
+        served: Arc<ServedDocuments>,
+    ) -> Result<Arc<ServedDocuments>, FetchError> {
         let readings = Arc::clone(&self.readings);
         let turn = readings.acquire_owned().await.expect("it is never closed");
         let reading = tokio::task::spawn_blocking(move || {
@@ -350,17 +358,19 @@ impl Inner {
     }
 }
 
-#[async_trait]
-impl MetadataProvider for Proxy {
+impl SeedProvider for Proxy {
     fn seed_ref(&self, _: &Roster, node: &Node, base: &str) -> SeedRef {
         seed_here(&self.0.key, node, base)
     }
+}
 
-    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Given> {
+#[async_trait]
+impl MetadataProvider for Proxy {
+    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<ProviderAnswer> {
         let address = roster.boot(node)?.ip?;
         let kept = self.0.kept(node, &self.0.identity(node, address))?;
-        // What is stale is not served without saying so, for which there is no room here.
-        (kept.is_fresh() && !kept.is_stale).then(|| Given::Here(kept.served))
+        // Stale documents need an `Age` header, which this answer cannot carry.
+        (kept.is_fresh() && !kept.is_stale).then(|| ProviderAnswer::Here(kept.served))
     }
 
     async fn documents(
@@ -368,8 +378,8 @@ impl MetadataProvider for Proxy {
         roster: &Arc<Roster>,
         node: &Arc<Node>,
         from: IpAddr,
-    ) -> Result<Given, Missing> {
-        // As the inventory has it: between the node and us there may be somebody who translates.
+    ) -> Result<ProviderAnswer, ProviderError> {
+        // The inventory's address: a NAT may be between the node and this controller.
         let address = roster.boot(node).and_then(|boot| boot.ip).unwrap_or(from);
         let identity = self.0.identity(node, address);
         let known = self.0.kept(node, &identity);
@@ -382,7 +392,7 @@ impl MetadataProvider for Proxy {
         let Ok(mut failed) = tokio::time::timeout_at(deadline, alone).await else {
             return known.map_or_else(|| Err(later()), |known| Ok(self.0.give(&known.stale())));
         };
-        // Fetched by somebody else meanwhile.
+        // Fetched by a concurrent request.
         let known = self.0.kept(node, &identity);
         if let Some(kept) = known.as_ref().filter(|kept| kept.is_fresh()) {
             return Ok(self.0.give(kept));
@@ -392,7 +402,8 @@ impl MetadataProvider for Proxy {
         }
         // Meanwhile, so that it is there when it is needed.
         let reading = (known.is_none() && self.0.copies.has(node.id)).then(|| {
-            let (copies, node) = (Arc::clone(&self.0.copies), node.id);
+            let copies = Arc::clone(&self.0.copies);
+            let node = node.id;
             tokio::task::spawn_blocking(move || copies.read(node))
         });
         let fetching = self.0.fetch(&identity, known.as_ref());
@@ -406,13 +417,13 @@ impl MetadataProvider for Proxy {
             (None, Some(reading)) => {
                 let copy = tokio::time::timeout_at(deadline, reading).await;
                 let copy = copy.ok().and_then(Result::ok).flatten();
-                copy.filter(|copy| copy.identity == identity).map(Fetched::of_copy)
+                copy.filter(|copy| copy.identity == identity).map(CachedDocuments::of_copy)
             }
             (known, _) => known,
         };
         if let Some(left_out) = FAILED.permit() {
             tracing::warn!(
-                node = %node.name, error = %crate::chain(&error), stale = before.is_some(),
+                node = %node.name, error = %hoist_diagnostic::chain(&error), stale = before.is_some(),
                 left_out, "the service of the node's documents failed"
             );
         }
@@ -427,20 +438,20 @@ impl MetadataProvider for Proxy {
     }
 }
 
-fn later() -> Missing {
-    Missing::Later { reason: "the service that has them failed".to_owned(), after: FRESH }
+fn later() -> ProviderError {
+    ProviderError::Later { reason: "the service that has them failed".to_owned(), after: FRESH }
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 
-    use hoist_inventory::Resource;
-    use hoist_inventory::roster::Incarnation;
+    use hoist_site::Resource;
+    use hoist_site::roster::Incarnation;
     use serde_json::json;
 
     use super::*;
-    use crate::boot::helper;
+    use crate::http_client;
 
     const FROM: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -461,7 +472,7 @@ mod tests {
         }
     }
 
-    async fn ask(proxy: &Proxy, node: Node) -> Result<Given, Missing> {
+    async fn ask(proxy: &Proxy, node: Node) -> Result<ProviderAnswer, ProviderError> {
         let node = Arc::new(node);
         let resources = [Resource::Node(Arc::clone(&node))].into_iter();
         let roster = Arc::new(Roster::build(Incarnation::new("test"), 1, 0, resources));
@@ -470,14 +481,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_said_of_a_node_is_not_said_of_what_it_becomes() {
+    async fn cached_documents_do_not_outlive_a_node_change() {
         let dir = tempfile::tempdir().unwrap();
         let copies = Arc::new(Copies::open(dir.path()));
-        let key = super::super::key::open(dir.path()).unwrap();
-        // Nobody listens there.
+        let key = crate::site_key::open(dir.path()).unwrap();
+        // No server listens on this port.
         let url: Pattern = "http://127.0.0.1:1/{name}".parse().unwrap();
         let proxy = || {
-            let client = helper::client(&[], true).unwrap();
+            let client = http_client::client(&[], true).unwrap();
             Proxy::new(key.clone(), url.clone(), client, Arc::clone(&copies))
         };
         let before = node("n1", 0, "10.0.0.1/8");
@@ -492,7 +503,7 @@ mod tests {
         let started = proxy();
         for _ in 0..2 {
             let given = ask(&started, before.clone()).await;
-            let Ok(Given::Stale { served, age }) = given else { panic!("{given:?}") };
+            let Ok(ProviderAnswer::Stale { served, age }) = given else { panic!("{given:?}") };
             assert_eq!(served.get(Document::MetaData), &copy.documents.meta_data);
             assert!((3600..3700).contains(&age.as_secs()), "{age:?}");
         }
@@ -501,7 +512,7 @@ mod tests {
         {
             for proxy in [&started, &proxy()] {
                 let given = ask(proxy, other.clone()).await;
-                assert!(matches!(given, Err(Missing::Later { .. })), "{given:?}");
+                assert!(matches!(given, Err(ProviderError::Later { .. })), "{given:?}");
             }
         }
     }

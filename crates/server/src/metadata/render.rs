@@ -1,5 +1,5 @@
-//! `/meta/v1/layers` and `/meta/v1/nodes/{node}/render`: the layers, and what they come to for a
-//! node, before any node asks.
+//! `/meta/v1/layers` and `/meta/v1/nodes/{node}/render`: the layers, and a preview of a node's
+//! documents.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,26 +11,28 @@ use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::Listing;
 use hoist_api::metadata::{
-    FailedLayer, MetadataLayerObject, RenderedDocument, Rendering, TracedKey, UsedLayer,
+    FailedLayer, MetadataLayerObject, RenderedDocument, RenderedMetadata, TracedKey, UsedLayer,
 };
-use hoist_inventory::{Resource, Roster};
 use hoist_metadata::layers::nodes_of;
 use hoist_metadata::{
-    Document, Documents, Failed, Layers, Mode, Rendered, Renderer, Secrets, With,
+    Document, Documents, LayerFailure, Layers, Mode, RenderedDocuments, Renderer, Secrets, With,
 };
 use hoist_model::{MetadataLayer, Name, Node};
+use hoist_site::{Resource, Roster};
 use serde::Deserialize;
 
 use super::Metadata;
 use crate::authorisation::Access;
-use crate::boot::find_node;
-use crate::extract::{Flag, Json, Path, Query};
-use crate::failure::Failure;
-use crate::inventory::{Sight, bad_parameter};
-use crate::principal::Principal;
-use crate::route::{Plane, Route};
+use crate::authorisation::Sight;
+use crate::inventory::bad_parameter;
+use crate::node_lookup::find_node;
+use hoist_chassis::extract::{Flag, Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::{AccessClass, Route};
 
-const READ: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Read };
+pub(super) const READ: AccessClass =
+    AccessClass::Admin { context: Context::Metadata, verb: Verb::Read };
 
 /// In the place of the node's token.
 pub(super) const TOKEN: &str = "(token)";
@@ -49,17 +51,17 @@ pub(super) fn routes() -> Vec<Route<Metadata>> {
             .summary("What a node would be told; secrets are not shown, and nothing is written")
             .query("doc", "`meta-data`, `user-data`, `vendor-data` or `network-config`; else all")
             .flag("trace", "with the layer that every key comes from")
-            .gives::<Rendering>(200)
+            .gives::<RenderedMetadata>(200)
             .selective(),
     ]
 }
 
-fn sight(principal: &Principal, roster: &Roster) -> Sight {
+pub(super) fn sight(principal: &Principal, roster: &Roster) -> Sight {
     Sight::within(principal, Verb::Read, Context::Metadata, roster)
 }
 
 impl Metadata {
-    /// Work that may look at every node, or render: a few at a time, on threads of their own.
+    /// Runs work that scans all nodes or renders, a few at a time, on separate threads.
     pub(super) async fn aside<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Renderer, &Arc<Roster>) -> T + Send + 'static,
@@ -80,7 +82,7 @@ async fn list(State(metadata): State<Metadata>, principal: Principal) -> Result<
     let listing = metadata.aside(move |renderer, roster| {
         let sight = sight(&principal, roster);
         let access = Access::new(&principal, Verb::Read, roster);
-        let counts = counts(renderer.picture(roster).layers(), roster, &sight);
+        let counts = counts(renderer.compiled(roster).layers(), roster, &sight);
         let items = roster.metadata_layers().filter_map(|layer| {
             let nodes = counts.get(&layer.name).copied().unwrap_or_default();
             is_seen(&access, layer).then(|| MetadataLayerObject::from_stored(layer, nodes))
@@ -90,7 +92,7 @@ async fn list(State(metadata): State<Metadata>, principal: Principal) -> Result<
     Ok(Json(listing.await?).into_response())
 }
 
-/// A limited token sees the layers of its nodes: what is said to others is not for it.
+/// A limited token sees only the layers of its nodes.
 fn is_seen(access: &Access<'_>, layer: &Arc<MetadataLayer>) -> bool {
     access.covers(&Resource::MetadataLayer(Arc::clone(layer)))
 }
@@ -139,15 +141,16 @@ async fn render(
     principal: Principal,
     Path(node): Path<String>,
     Query(query): Query<RenderQuery>,
-) -> Result<Json<Rendering>, Failure> {
+) -> Result<Json<RenderedMetadata>, Failure> {
     let wanted = query.doc.as_deref().map(document).transpose()?;
-    let (provider, key) = (Arc::clone(&metadata.provider), metadata.key.clone());
+    let provider = Arc::clone(&metadata.provider);
+    let key = metadata.key.clone();
     let rendered = metadata.aside(move |renderer, roster| {
         let node = find_node(roster, &sight(&principal, roster), &node)?;
         let with = With { token: TOKEN, secrets: Secrets::Redact, trace: query.trace.0 };
-        let picture = renderer.picture(roster);
-        let mut rendered = renderer.render(&picture, node, with);
-        let instead = renderer.last_good(&picture, node, &rendered.failed);
+        let compiled = renderer.compiled(roster);
+        let mut rendered = renderer.render(&compiled, node, with);
+        let instead = renderer.last_good(&compiled, node, &rendered.failed);
         let stale = instead.is_some();
         if let Some(documents) = instead {
             let token = key.seed(node.id, node.generation);
@@ -155,7 +158,7 @@ async fn render(
             rendered.trace.clear();
         }
         let shown = rendering(roster, node, rendered, wanted, provider.mode_of(roster, node));
-        Ok(Rendering { stale, ..shown })
+        Ok(RenderedMetadata { stale, ..shown })
     });
     rendered.await?.map(Json)
 }
@@ -186,10 +189,10 @@ fn document(word: &str) -> Result<Document, Failure> {
 fn rendering(
     roster: &Roster,
     node: &Node,
-    rendered: Rendered,
+    rendered: RenderedDocuments,
     wanted: Option<Document>,
     mode: &Mode,
-) -> Rendering {
+) -> RenderedMetadata {
     let is_wanted = |document: Document| wanted.is_none_or(|wanted| wanted == document);
     let documents = Document::ALL.into_iter().filter(|document| is_wanted(*document));
     let documents = documents.map(|document| RenderedDocument {
@@ -203,8 +206,9 @@ fn rendering(
         from: traced.from.to_string(),
         over: traced.over.iter().map(ToString::to_string).collect(),
     });
-    let failed = |Failed { layer, at, reason }: Failed| FailedLayer { layer, at, reason };
-    Rendering {
+    let failed =
+        |LayerFailure { layer, at, reason, .. }: LayerFailure| FailedLayer { layer, at, reason };
+    RenderedMetadata {
         node: node.name.clone(),
         id: node.id,
         revision: roster.revision(),
@@ -215,6 +219,7 @@ fn rendering(
         documents: documents.collect(),
         trace: trace.collect(),
         failed: rendered.failed.into_iter().map(failed).collect(),
+        warnings: rendered.warnings,
     }
 }
 

@@ -1,8 +1,7 @@
 //! `/meta/v1/seed/…`: the documents that cloud-init fetches on every boot.
 //!
-//! A client asks again ten times, a second apart, for whatever is not answered with 200, so every
-//! document of a known node is; older ones have no patience and no timeout, so nobody is kept
-//! waiting.
+//! A client asks again ten times, a second apart, for every answer other than 200, so every
+//! document of a known node gets 200. Older clients have no timeout, so no answer may block.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,22 +11,22 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hoist_api::Code;
-use hoist_inventory::Roster;
-use hoist_metadata::provider::{Given, Missing, Served};
-use hoist_metadata::{Document, Documents, MetadataProvider as _, SiteKey, Unknown};
+use hoist_metadata::provider::{ProviderAnswer, ProviderError, ServedDocuments};
+use hoist_metadata::{Document, Documents, MetadataProvider as _, Unknown};
 use hoist_model::{Node, NodeId};
+use hoist_site::{Roster, SiteKey};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use metrics::Counter;
 
 use super::{Metadata, OPEN, openchami};
-use crate::direct::{Head, KEPT, Ready};
-use crate::extract::Path;
-use crate::failure::Failure;
-use crate::peer::Peer;
-use crate::route::Route;
-use crate::secret;
+use hoist_chassis::direct::{Head, KEPT, ReadyAnswer};
+use hoist_chassis::extract::Path;
+use hoist_chassis::failure::{Deliberate, Failure};
+use hoist_chassis::peer::Peer;
+use hoist_chassis::route::Route;
+use hoist_chassis::secret;
 
-/// cloud-init does not look at it; browsers shall not guess.
+/// cloud-init ignores it; browsers must not guess.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
 /// When a machine that is held shall ask again.
@@ -35,11 +34,12 @@ const HOLD_SECONDS: u64 = 10;
 
 /// Who asks.
 #[derive(Debug)]
-pub(super) enum Asking<'r> {
+pub(super) enum Requester<'r> {
     Node(&'r Arc<Node>),
     /// In no node, or in one that is disabled.
     Nobody,
-    /// Its token is another node's, or of before. Nobody is told whether the id is one at all.
+    /// The token belongs to another node or generation. The answer does not reveal whether the id
+    /// exists.
     WrongToken(Option<&'r Arc<Node>>),
     /// Several nodes have its address.
     Several,
@@ -76,7 +76,9 @@ impl Default for Counts {
 }
 
 pub(super) fn routes(metadata: &Metadata) -> Vec<Route<Metadata>> {
-    let (with_token, bare, openchami) = (metadata.clone(), metadata.clone(), metadata.clone());
+    let with_token = metadata.clone();
+    let bare = metadata.clone();
+    let openchami = metadata.clone();
     vec![
         Route::get("/meta/v1/seed/{node}/{token}/{doc}", OPEN, by_token)
             .summary("A document of cloud-init, for the node that the token is of")
@@ -106,11 +108,11 @@ pub(super) fn routes(metadata: &Metadata) -> Vec<Route<Metadata>> {
 }
 
 /// Without waiting; `None` when there is something to wait for, or to tell.
-fn direct(metadata: &Metadata, head: &Head<'_>) -> Option<Ready> {
+fn direct(metadata: &Metadata, head: &Head<'_>) -> Option<ReadyAnswer> {
     if head.fields.get(&header::IF_NONE_MATCH).is_some() {
         return None;
     }
-    let roster = metadata.boot.registry.glance();
+    let roster = metadata.boot.registry.load();
     let (rest, doc) = head.path.rsplit_once('/')?;
     let document = Document::from_word(doc)?;
     let asking = match rest.strip_prefix("/meta/v1/seed/") {
@@ -120,11 +122,14 @@ fn direct(metadata: &Metadata, head: &Head<'_>) -> Option<Ready> {
         }
         None => with_address(&roster, metadata.client(head.peer, head.fields)),
     };
-    let Asking::Node(node) = asking else { return None };
-    let Given::Here(served) = metadata.provider.at_once(&roster, node)? else { return None };
+    let Requester::Node(node) = asking else { return None };
+    let ProviderAnswer::Here(served) = metadata.provider.at_once(&roster, node)? else {
+        return None;
+    };
     metadata.counts.served.increment(1);
-    let (body, etag) = (served.get(document).clone(), Some(Arc::clone(served.etag(document))));
-    Some(Ready { content_type: TEXT, body, etag })
+    let body = served.get(document).clone();
+    let etag = Some(Arc::clone(served.etag(document)));
+    Some(ReadyAnswer { content_type: TEXT, body, etag })
 }
 
 async fn by_token(
@@ -157,22 +162,22 @@ pub(super) fn with_token<'r>(
     key: &SiteKey,
     node: &str,
     token: &str,
-) -> Asking<'r> {
+) -> Requester<'r> {
     match node.parse::<NodeId>().ok().and_then(|id| roster.by_id(id)) {
-        Some(node) if !key.is_seed(node, token) => Asking::WrongToken(Some(node)),
-        Some(node) if node.spec.enabled => Asking::Node(node),
-        Some(_) => Asking::Nobody,
-        // Ids are given once: whoever waited for a removed node would wait for ever.
-        None => Asking::WrongToken(None),
+        Some(node) if !key.is_seed(node, token) => Requester::WrongToken(Some(node)),
+        Some(node) if node.spec.enabled => Requester::Node(node),
+        Some(_) => Requester::Nobody,
+        // Ids are never reused: waiting for a removed node would never end.
+        None => Requester::WrongToken(None),
     }
 }
 
 /// The only node that speaks from the address.
-pub(super) fn with_address(roster: &Roster, address: IpAddr) -> Asking<'_> {
+pub(super) fn with_address(roster: &Roster, address: IpAddr) -> Requester<'_> {
     match roster.speaking_from(address).as_slice() {
-        [node] if node.spec.enabled => Asking::Node(node),
-        [] | [_] => Asking::Nobody,
-        _ => Asking::Several,
+        [node] if node.spec.enabled => Requester::Node(node),
+        [] | [_] => Requester::Nobody,
+        _ => Requester::Several,
     }
 }
 
@@ -181,7 +186,7 @@ impl Metadata {
     pub(crate) fn client<'a>(
         &self,
         peer: &Peer,
-        fields: impl Into<crate::direct::Fields<'a>>,
+        fields: impl Into<hoist_chassis::direct::Fields<'a>>,
     ) -> IpAddr {
         self.boot.chassis.proxies.client(peer, fields)
     }
@@ -189,7 +194,7 @@ impl Metadata {
     pub(super) async fn answer(
         &self,
         roster: &Arc<Roster>,
-        asking: Asking<'_>,
+        asking: Requester<'_>,
         doc: &str,
         from: IpAddr,
         headers: &HeaderMap,
@@ -202,14 +207,14 @@ impl Metadata {
             let failure = Failure::new(Code::NotFound, "there is no such document");
             return failure.with_remedy(format!("there are {known}")).into_response();
         };
-        match self.given(roster, &asking, from).await {
-            Ok(Given::Here(served)) => respond(&served, document, headers),
-            Ok(Given::Stale { served, age }) => {
+        match self.given(roster, &asking, from, headers).await {
+            Ok(ProviderAnswer::Here(served)) => respond(&served, document, headers),
+            Ok(ProviderAnswer::Stale { served, age }) => {
                 let mut response = respond(&served, document, headers);
                 response.headers_mut().insert(header::AGE, age.as_secs().into());
                 response
             }
-            Ok(Given::Elsewhere(url)) => redirect(&format!("{url}/{document}")),
+            Ok(ProviderAnswer::Elsewhere(url)) => redirect(&format!("{url}/{document}")),
             Err(refused) => refused,
         }
     }
@@ -218,21 +223,22 @@ impl Metadata {
     pub(super) async fn given(
         &self,
         roster: &Arc<Roster>,
-        asking: &Asking<'_>,
+        asking: &Requester<'_>,
         from: IpAddr,
-    ) -> Result<Given, Response> {
-        let node = self.admit(asking, from).map_err(IntoResponse::into_response)?;
-        let Some(node) = node else { return Ok(Given::Here(Arc::new(generic(from)))) };
+        headers: &HeaderMap,
+    ) -> Result<ProviderAnswer, Response> {
+        let node = self.admit(asking, from, headers).map_err(IntoResponse::into_response)?;
+        let Some(node) = node else { return Ok(ProviderAnswer::Here(Arc::new(generic(from)))) };
         match self.provider.documents(roster, node, from).await {
             Ok(given) => {
                 let counter = match given {
-                    Given::Here(_) | Given::Stale { .. } => &self.counts.served,
-                    Given::Elsewhere(_) => &self.counts.redirected,
+                    ProviderAnswer::Here(_) | ProviderAnswer::Stale { .. } => &self.counts.served,
+                    ProviderAnswer::Elsewhere(_) => &self.counts.redirected,
                 };
                 counter.increment(1);
                 Ok(given)
             }
-            Err(Missing::Later { reason, after }) => {
+            Err(ProviderError::Later { reason, after }) => {
                 self.counts.later.increment(1);
                 let failure = Failure::new(Code::Held, reason).with_remedy("ask again");
                 Err(retry_after(failure.into_response(), after.as_secs()))
@@ -244,16 +250,27 @@ impl Metadata {
         }
     }
 
-    /// The node that is answered; nobody, if strangers get documents too.
+    /// The node to answer; `None` if unknown machines get documents too.
     pub(super) fn admit<'r>(
         &self,
-        asking: &Asking<'r>,
+        asking: &Requester<'r>,
         from: IpAddr,
+        headers: &HeaderMap,
     ) -> Result<Option<&'r Arc<Node>>, Refusal> {
         let policy = self.unknown;
+        if matches!(asking, Requester::Nobody) {
+            self.note_unknown(from, headers);
+        }
         match asking {
-            Asking::Node(node) => Ok(Some(node)),
-            Asking::Nobody => match policy {
+            Requester::Nobody | Requester::WrongToken(None)
+                if !self.boot.registry.is_complete() =>
+            {
+                self.counts.held.increment(1);
+                let failure = Failure::new(Code::Held, "the nodes are not known yet");
+                Err(Refusal(failure.with_remedy("ask again")))
+            }
+            Requester::Node(node) => Ok(Some(node)),
+            Requester::Nobody => match policy {
                 Unknown::Hold => {
                     self.counts.held.increment(1);
                     let failure = Failure::new(Code::Held, "this machine is not known yet");
@@ -268,7 +285,7 @@ impl Metadata {
                     Err(Refusal(Failure::new(Code::NotFound, "this machine is not known")))
                 }
             },
-            Asking::WrongToken(node) => {
+            Requester::WrongToken(node) => {
                 self.counts.refused.increment(1);
                 if self.may_tell() {
                     tracing::warn!(
@@ -282,7 +299,7 @@ impl Metadata {
                 };
                 Err(Refusal(Failure::new(code, "this token is not the node's")))
             }
-            Asking::Several => {
+            Requester::Several => {
                 self.counts.refused.increment(1);
                 if self.may_tell() {
                     tracing::warn!(%from, "a seed was asked for from an address of several nodes");
@@ -290,6 +307,18 @@ impl Metadata {
                 let failure = Failure::new(Code::Ambiguous, "several nodes have this address");
                 Err(Refusal(failure.with_remedy("ask with the node's token")))
             }
+        }
+    }
+
+    /// Lists the address, so that operators can declare the machine.
+    fn note_unknown(&self, from: IpAddr, headers: &HeaderMap) {
+        let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        let now = self.boot.chassis.clock.now();
+        if self.boot.log.note_unknown_address(from, agent, now) {
+            tracing::warn!(
+                %from, agent, policy = ?self.unknown,
+                "an address of no enabled node asks for metadata; `hoist node discovered` lists it"
+            );
         }
     }
 
@@ -307,19 +336,24 @@ pub(super) struct Refusal(Failure);
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let held = self.0.problem().code == Code::Held;
-        let response = self.0.into_response();
-        if held { retry_after(response, HOLD_SECONDS) } else { response }
+        let mut response = self.0.into_response();
+        if !held {
+            return response;
+        }
+        // The address was logged; that it is held is no failure of this server.
+        response.extensions_mut().insert(Deliberate);
+        retry_after(response, HOLD_SECONDS)
     }
 }
 
-/// What every stranger is told: an instance id that is the same each time, and nothing else.
-fn generic(from: IpAddr) -> Served {
+/// The documents of every unknown machine: a stable instance id and nothing else.
+fn generic(from: IpAddr) -> ServedDocuments {
     let hash = secret::hex(&secret::sha256(from.to_string().as_bytes())[..8]);
     let meta_data = format!("instance-id: unknown-{hash}\n");
-    Served::new(Documents { meta_data: meta_data.into(), ..Documents::default() })
+    ServedDocuments::new(Documents { meta_data: meta_data.into(), ..Documents::default() })
 }
 
-fn respond(served: &Served, document: Document, headers: &HeaderMap) -> Response {
+fn respond(served: &ServedDocuments, document: Document, headers: &HeaderMap) -> Response {
     let etag = served.etag(document);
     let tag = HeaderValue::from_str(etag).expect("hexadecimal digits in quotes");
     let kept = [(header::ETAG, tag), (header::CACHE_CONTROL, HeaderValue::from_static(KEPT))];

@@ -1,17 +1,18 @@
-//! What an agent is told and tells. It proves once who it is, with the token of its arming and a key
-//! of its own; what it shows from then on is good for this node in this attempt of this run.
+//! The agent's routes: jobs, events and reports. An agent proves its identity once, with the token
+//! of its enrollment and its own key; the session it gets is valid for this node in this attempt of
+//! this run.
 //!
-//! What an agent reports is durable before it is told what to do next.
+//! Guarantees that a report is durable before the agent gets its next instruction.
 
 use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::provision::{
-    DocumentsRequest, Event, EventsAnswer, EventsRequest, Finding, Go, How, MAX_EVENTS,
-    MAX_EVENTS_REQUEST, MAX_ORDER_REQUEST, MAX_REPORT, NodeRunState, Order, OrderRequest, Outcome,
-    Phase, Progress, Report, ReportAnswer, RootDisk, Then,
+    DocumentsRequest, Event, EventsAnswer, EventsRequest, Go, How, MAX_EVENTS, MAX_EVENTS_REQUEST,
+    MAX_JOB_REQUEST, MAX_REPORT, NextAction, NodeDiagnostic, NodeRunState, Outcome, Phase,
+    Progress, ProvisioningJob, ProvisioningJobRequest, Report, ReportAnswer, RootDisk,
 };
-use hoist_inventory::record;
+use hoist_diagnostic::Diagnostic;
 use hoist_model::{BootState, NodeId, ProvisionProfileSpec};
 use hoist_store::Op;
 use http::{HeaderMap, HeaderValue, header};
@@ -21,53 +22,55 @@ use subtle::ConstantTimeEq as _;
 
 use super::backup;
 use super::erasure;
-use super::record::{FactsRecord, Kept, NodeRecord, Undoing};
-use super::runs::{Changed, print};
+use super::keys;
+use super::record::{FactsRecord, NodeRecord, Stored, UndoState};
+use super::runs::{NodeChange, print};
 use super::stuck::kept_for_later;
 use super::{BootChange, Provision};
-use crate::audit::Draft;
-use crate::auth::AuditContext;
-use crate::extract::{Json, Path};
-use crate::failure::Failure;
+use crate::enrollment;
 use crate::metadata::EnrolledNode;
-use crate::peer::Peer;
-use crate::route::{Plane, Route};
+use hoist_chassis::audit::Draft;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Json, Path};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
+use hoist_chassis::route::{AccessClass, Route};
 
 /// Largest facts that are kept: a record of every store takes them.
 const MAX_FACTS: usize = 768 * 1024;
-/// Longest words of an event, and of a finding.
+/// Longest texts of an event, and of a diagnostic.
 const MAX_TEXT: usize = 4096;
 /// Longest name of an action or a step: people have it in a table.
 const MAX_NAME: usize = 256;
-/// Findings of one report.
-const MAX_FINDINGS: usize = 100;
-/// What a machine that was started anew shows on its screen.
+/// Diagnostics of one report.
+const MAX_DIAGNOSTICS: usize = 100;
+/// Remedy on the screen of a restarted machine.
 const LET_IN: &str = "if this machine was started anew, `hoist provision status` shows its key, and \
                       `hoist provision retry --key` lets it in";
-/// What is said of a node that was not installed, and got a part of a system.
+/// Note for a node that was not installed before and got only some actions.
 const PART: &str = "it was not installed before, and a part of a system is none: it boots as before; \
                     if it is whole, `hoist boot set` lets it boot its disk";
 /// How often a node is begun by itself.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// What proves an agent's further requests.
-pub(super) const SESSION: &str = "Proof: the session that the agent got with its order, over TLS";
+pub(super) const SESSION: &str = "Proof: the session that the agent got with its job, over TLS";
 
 pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
-        Route::post("/provision/v1/agent/order", Plane::Proof, order)
+        Route::post("/provision/v1/agent/job", AccessClass::Proof, job)
             .reason("Proof: the provision token and the signature of the agent's key, over TLS")
             .summary("An agent asks what it shall do; over TLS only")
-            .takes::<OrderRequest>()
-            .body_limit(MAX_ORDER_REQUEST)
-            .gives::<Order>(200),
-        Route::post("/provision/v1/agent/runs/{run}/events", Plane::Proof, events)
+            .takes::<ProvisioningJobRequest>()
+            .body_limit(MAX_JOB_REQUEST)
+            .gives::<ProvisioningJob>(200),
+        Route::post("/provision/v1/agent/runs/{run}/events", AccessClass::Proof, events)
             .reason(SESSION)
             .summary("An agent says how far it is, with its session as bearer token")
             .takes::<EventsRequest>()
             .body_limit(MAX_EVENTS_REQUEST)
             .gives::<EventsAnswer>(200),
-        Route::post("/provision/v1/agent/runs/{run}/report", Plane::Proof, report)
+        Route::post("/provision/v1/agent/runs/{run}/report", AccessClass::Proof, report)
             .reason(SESSION)
             .summary("An agent says what came of it; it is durable before it is answered")
             .takes::<Report>()
@@ -76,7 +79,7 @@ pub(super) fn routes() -> Vec<Route<Provision>> {
     ]
 }
 
-async fn order(
+async fn job(
     State(provision): State<Provision>,
     peer: Peer,
     audit: AuditContext,
@@ -86,20 +89,20 @@ async fn order(
     let base = provision.artifact_base(host);
     let from = provision.metadata.client(&peer, request.headers());
     provision.metadata.check_secure(&peer, from)?;
-    let Json(asked) = Json::<OrderRequest>::from_request(request, &()).await?;
-    let OrderRequest { node, token, key, signature, facts } = asked;
+    let Json(asked) = Json::<ProvisioningJobRequest>::from_request(request, &()).await?;
+    let ProvisioningJobRequest { node, token, key, signature, facts } = asked;
     let facts = FactsRecord { at: provision.runs.now(), facts };
     if serde_json::to_vec(&facts).map_or(usize::MAX, |text| text.len()) > MAX_FACTS {
         let detail = format!("the facts have more than {MAX_FACTS} bytes");
         return Err(Failure::new(Code::BodyTooLarge, detail));
     }
     let proof = DocumentsRequest { node, token, key, signature };
-    let enrolled = match provision.metadata.redeem(&proof, from).await {
-        Ok(redeemed) => redeemed,
+    let enrolled = match provision.metadata.claim(&proof, from).await {
+        Ok(claimed) => claimed,
         Err(locked) => match provision.come_back(&proof, from).await? {
-            Some(redeemed) => redeemed,
+            Some(claimed) => claimed,
             None if locked.is_quarantined => {
-                provision.note_stranger(node).await;
+                provision.note_second_key(node).await;
                 return Err(locked.failure.with_remedy(LET_IN));
             }
             None => {
@@ -111,9 +114,9 @@ async fn order(
     let EnrolledNode { roster, node, .. } = &enrolled;
     let draft = Draft { who: format!("node/{}", node.name), ..audit.draft() };
     let record = provision.take_up(roster, node, &facts, &draft).await?;
-    let order = provision.order(&enrolled, &record, &base, &draft).await?;
+    let job = provision.job(&enrolled, &record, &base, &draft).await?;
     let no_store = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    Ok((no_store, Json(order)).into_response())
+    Ok((no_store, Json(job)).into_response())
 }
 
 async fn events(
@@ -141,8 +144,8 @@ async fn report(
 ) -> Result<Json<ReportAnswer>, Failure> {
     let node = provision.session(&run, &peer, request.headers()).await?;
     let Json(mut report) = Json::<Report>::from_request(request, &()).await?;
-    report.problems.truncate(MAX_FINDINGS);
-    report.problems.iter_mut().for_each(shorten_finding);
+    report.problems.truncate(MAX_DIAGNOSTICS);
+    report.problems.iter_mut().for_each(shorten_diagnostic);
     report.erased.truncate(erasure::MAX_DISKS);
     report.erased.iter_mut().flat_map(erasure::texts).for_each(shorten);
     report.root.retain(is_known_by);
@@ -160,7 +163,7 @@ impl Provision {
         run: &str,
         peer: &Peer,
         headers: &HeaderMap,
-    ) -> Result<Kept<NodeRecord>, Failure> {
+    ) -> Result<Stored<NodeRecord>, Failure> {
         let from = self.metadata.client(peer, headers);
         self.metadata.check_secure(peer, from)?;
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -169,7 +172,7 @@ impl Provision {
         let node: NodeId =
             shown.split_once('.').and_then(|(node, _)| node.parse().ok()).ok_or_else(refused)?;
         // Nothing but letters and digits is in the name of a run.
-        let run = record::provision_run_key(run).map(|_| run).ok_or_else(refused)?;
+        let run = keys::run(run).map(|_| run).ok_or_else(refused)?;
         let kept = self.runs.node(run, node).await?.ok_or_else(refused)?;
         let print = print(shown);
         let is_it = |known: &String| bool::from(known.as_bytes().ct_eq(print.as_bytes()));
@@ -186,7 +189,7 @@ impl Provision {
 
     async fn take_in(
         &self,
-        node: Kept<NodeRecord>,
+        node: Stored<NodeRecord>,
         events: Vec<Event>,
         audit: &AuditContext,
     ) -> Result<Json<EventsAnswer>, Failure> {
@@ -208,7 +211,7 @@ impl Provision {
         } else if works && self.runs.is_worth_writing(record) {
             self.keep_life(record).await?;
         }
-        // What an agent says of its progress is no change that anybody has to answer for.
+        // Progress is observed state, not an audited change.
         audit.nothing_written();
         Ok(Json(EventsAnswer { go }))
     }
@@ -219,7 +222,8 @@ impl Provision {
         seq: u64,
         progress: &Progress,
     ) -> Result<Option<Go>, Failure> {
-        let (run, id) = (&record.shown.run, record.shown.id);
+        let run = &record.shown.run;
+        let id = record.shown.id;
         let kept = self.runs.keep(run, id, |node| {
             let works = node.shown.state == NodeRunState::Working && seq > node.seq;
             works.then(|| {
@@ -244,16 +248,17 @@ impl Provision {
         kept.await.map(|_| ())
     }
 
-    /// Takes in what came of an attempt; the same report again changes nothing, and is answered the
-    /// same.
+    /// Records the outcome of an attempt. Idempotent: the same report again changes nothing and
+    /// gets the same answer.
     pub(super) async fn reported(
         &self,
         node: &NodeRecord,
         report: &Report,
         audit: &Draft,
-    ) -> Result<Then, Failure> {
+    ) -> Result<NextAction, Failure> {
         let roster = self.runs.roster();
-        let (run, id) = (&node.shown.run, node.shown.id);
+        let run = &node.shown.run;
+        let id = node.shown.id;
         let how = self.runs.header(run).await?.map(|header| header.value.how).unwrap_or_default();
         let given = self.given_to(&roster, node).await?;
         let flow = match node.undo {
@@ -262,10 +267,8 @@ impl Provision {
         };
         let kept = match (report.outcome, &node.undo) {
             (Outcome::Done, Some(_)) => self.runs.uninstalled(node).await?,
-            (Outcome::Done, None) if how.retire => {
-                Some(Op::Delete(record::provision_installed_key(id)))
-            }
-            // Whoever has to say that it is up has a system only then.
+            (Outcome::Done, None) if how.retire => Some(Op::Delete(keys::installed(id))),
+            // With a phone-home deadline the system counts as installed only after its phone-home.
             (Outcome::Done, None) if flow.up_within.is_none() => {
                 let node = NodeRecord { root: report.root.clone(), ..node.clone() };
                 self.runs.installed_by(&how, &node).await?
@@ -277,7 +280,7 @@ impl Provision {
             ..audit.clone()
         };
         let session = node.session.clone();
-        let arming = self.runs.arming(id).await?;
+        let enrollment = self.runs.enrollment(id).await?;
         let taken = self.runs.amend(run, id, &draft, |runs, was| {
             let is_of_this = was.value.session == session;
             let works = was.value.shown.state.is_active() && was.value.up_by.is_none();
@@ -287,14 +290,14 @@ impl Provision {
             // Started anew, a machine comes with another key.
             let begun_anew = flow.is_begun_anew(&was.value, report);
             if let Some(node) = roster.by_id(id).filter(|_| begun_anew) {
-                let mut changed = runs.armed(was, node, &how);
+                let mut changed = runs.enroll(was, node, &how);
                 changed.now.shown.problems.clone_from(&report.problems);
                 add_to(&mut changed.now, report);
                 return Some(changed);
             }
             let mut changed = ended(was, report, &flow, runs.now());
-            changed.now.earlier = kept_for_later(changed.now.earlier.as_ref(), arming.clone());
-            // Who is not known to be erased still has what it had.
+            changed.now.earlier = kept_for_later(changed.now.earlier.as_ref(), enrollment.clone());
+            // Without proof of erasure the node keeps its record of the installed system.
             let is_unproven = how.retire && changed.now.shown.state != NodeRunState::Done;
             changed.more.extend(kept.clone().filter(|_| !is_unproven));
             Some(changed)
@@ -302,16 +305,16 @@ impl Provision {
         let taken = taken.await?;
         let state = taken.as_ref().map_or(NodeRunState::Aborted, |taken| taken.shown.state);
         let undo_follows = node.undo.is_none() && taken.is_some_and(|taken| taken.undo.is_some());
-        if undo_follows && state == NodeRunState::Armed {
-            return Ok(Then::Retry);
+        if undo_follows && state == NodeRunState::Pending {
+            return Ok(NextAction::Retry);
         }
         Ok(flow.then(report.outcome, state))
     }
 }
 
-/// What the profile says about the end.
+/// The profile's settings for the end of a run.
 struct Flow {
-    end: Then,
+    end: NextAction,
     again: Again,
     up_within: Option<u32>,
     /// Disks of which it must be known that they are erased, before the node is retired.
@@ -336,14 +339,14 @@ impl Flow {
         let section = spec.and_then(|spec| spec.document.get("flow"));
         let word = |key: &str| section.and_then(|flow| flow.get(key)).and_then(Value::as_str);
         let end = match word("end") {
-            _ if how.retire => Then::PowerOff,
-            Some("power_off") => Then::PowerOff,
-            Some("stay") => Then::Stay,
-            Some("kexec") if !is_part => Then::Kexec,
-            _ => Then::Reboot,
+            _ if how.retire => NextAction::PowerOff,
+            Some("power_off") => NextAction::PowerOff,
+            Some("stay") => NextAction::Stay,
+            Some("kexec") if !is_part => NextAction::Kexec,
+            _ => NextAction::Reboot,
         };
         let again = match word("on_failure") {
-            // A failed erasure is looked at by people.
+            // An operator must look at a failed erasure.
             _ if how.retire => Again::No,
             Some("retry") => Again::Same,
             Some("reboot") => Again::Reboot,
@@ -355,12 +358,18 @@ impl Flow {
         Self { end, again, up_within, retire, is_part }
     }
 
-    /// Whatever the profile says, people look at what cannot be put back.
+    /// Disks that cannot be restored need an operator, regardless of the profile.
     fn undoing() -> Self {
-        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: None, is_part: false }
+        Self {
+            end: NextAction::Reboot,
+            again: Again::No,
+            up_within: None,
+            retire: None,
+            is_part: false,
+        }
     }
 
-    /// What a rule forbids is never tried again by itself.
+    /// A refusal by a rule is never retried automatically.
     fn tries_again(&self, node: &NodeRecord, report: &Report) -> bool {
         let failed = report.outcome == Outcome::Failed && !node.abort;
         failed && node.shown.attempt < MAX_ATTEMPTS && self.again != Again::No
@@ -370,20 +379,20 @@ impl Flow {
         self.again == Again::Reboot && self.tries_again(node, report)
     }
 
-    fn then(&self, outcome: Outcome, state: NodeRunState) -> Then {
+    fn then(&self, outcome: Outcome, state: NodeRunState) -> NextAction {
         match (outcome, state) {
             (Outcome::Done, state) if state != NodeRunState::Failed => self.end,
-            // Nothing was put back, and it has a system to boot.
-            (Outcome::Refused, NodeRunState::Done) => Then::Reboot,
-            (_, state) if state.is_over() => Then::Stay,
-            (_, _) if self.again == Again::Reboot => Then::Reboot,
-            _ => Then::Retry,
+            // Nothing was restored, and the node has a system to boot.
+            (Outcome::Refused, NodeRunState::Done) => NextAction::Reboot,
+            (_, state) if state.is_over() => NextAction::Stay,
+            (_, _) if self.again == Again::Reboot => NextAction::Reboot,
+            _ => NextAction::Retry,
         }
     }
 }
 
 /// What becomes of a node whose agent has reported.
-fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> Changed {
+fn ended(was: Stored<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> NodeChange {
     let mut next = was.value.clone();
     let Report { outcome, plan, resumed, problems, receipts, .. } = report;
     next.shown.problems.clone_from(problems);
@@ -392,17 +401,17 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     add_to(&mut next, report);
     next.shown.receipts = receipts.clone();
     if next.undo_next {
-        // Its arming stays: the same key asks again, and puts its disks back.
+        // Its enrollment stays: the same key asks again, and puts its disks back.
         (next.undo_next, next.abort) = (false, false);
-        // What it boots if nothing is put back.
+        // Boot state if nothing is restored.
         let id = next.shown.id;
         let before = || next.before.clone().unwrap_or_else(|| BootState::new(id, "", now));
         let boot = flow.is_part.then(before);
-        next.undo = Some(Undoing { state: come_to(*outcome), boot });
+        next.undo = Some(UndoState { state: come_to(*outcome), boot });
         next.shown.undo = true;
         next.shown.attempt += 1;
-        next.become_state(NodeRunState::Armed, now);
-        return Changed::new(was, next);
+        next.become_state(NodeRunState::Pending, now);
+        return NodeChange::new(was, next);
     }
     if let Some(undo) = next.undo.take() {
         return put_back(was, next, undo, *outcome, now);
@@ -412,7 +421,7 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     let unproven = unproven.and_then(|disks| erasure::unproven(disks, &next.shown.erased));
     let is_done = is_reported_done && unproven.is_none();
     next.shown.problems.extend(unproven);
-    let disarmed = Op::Delete(record::arming_key(next.shown.id));
+    let end_enrollment = Op::Delete(enrollment::keys::enrollment(next.shown.id));
     let run = next.shown.run.clone();
     if is_done {
         let up_within = flow.up_within.map(|s| SignedDuration::from_secs(i64::from(s)));
@@ -421,7 +430,7 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
         next.become_state(if waits { NodeRunState::Starting } else { NodeRunState::Done }, now);
         next.shown.note = flow.is_part.then(|| PART.to_owned());
         next.root.clone_from(&report.root);
-        let mut more = vec![disarmed];
+        let mut more = vec![end_enrollment];
         // Nothing of a disk that was erased is kept.
         more.extend(backup::forgotten(next.shown.id).into_iter().filter(|_| flow.retire.is_some()));
         let boot = match flow.retire {
@@ -429,29 +438,29 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
             None if flow.is_part => BootChange::Before(Box::new(next.before.clone())),
             None => BootChange::Disk,
         };
-        return Changed { was, now: next, boot: Some(boot), more };
+        return NodeChange { was, now: next, boot: Some(boot), more };
     }
     if flow.tries_again(&next, report) && flow.again == Again::Same {
-        // Its arming stays: the same key may ask again.
+        // Its enrollment stays: the same key may ask again.
         next.shown.attempt += 1;
-        next.become_state(NodeRunState::Armed, now);
-        return Changed::new(was, next);
+        next.become_state(NodeRunState::Pending, now);
+        return NodeChange::new(was, next);
     }
     // Done, and not known to be erased.
     let state = if is_reported_done { NodeRunState::Failed } else { come_to(*outcome) };
     next.become_state(state, now);
     let why = format!("provisioning {state} in run {run}, see hoist provision status");
-    Changed { was, now: next, boot: Some(BootChange::Hold(why)), more: vec![disarmed] }
+    NodeChange { was, now: next, boot: Some(BootChange::Hold(why)), more: vec![end_enrollment] }
 }
 
-/// What counts of all attempts: what one has done already, the next one neither does nor reports.
+/// Accumulates results of all attempts: a later attempt neither repeats nor reports finished work.
 fn add_to(node: &mut NodeRecord, report: &Report) {
-    node.ordered = None;
+    node.given_at = None;
     node.shown.changed |= report.changed;
     node.shown.erased = erasure::of_both(&node.shown.erased, &report.erased);
 }
 
-/// What a node is whose agent has ended like this.
+/// State of a node whose agent ended with this outcome.
 fn come_to(outcome: Outcome) -> NodeRunState {
     match outcome {
         Outcome::Done => NodeRunState::Done,
@@ -460,15 +469,15 @@ fn come_to(outcome: Outcome) -> NodeRunState {
     }
 }
 
-/// What becomes of a node whose disks were to be put back.
+/// Next state of a node after an undo.
 fn put_back(
-    was: Kept<NodeRecord>,
+    was: Stored<NodeRecord>,
     mut next: NodeRecord,
-    undo: Undoing,
+    undo: UndoState,
     outcome: Outcome,
     now: Timestamp,
-) -> Changed {
-    let mut more = vec![Op::Delete(record::arming_key(next.shown.id))];
+) -> NodeChange {
+    let mut more = vec![Op::Delete(enrollment::keys::enrollment(next.shown.id))];
     let run = next.shown.run.clone();
     let boot = match outcome {
         Outcome::Done => {
@@ -477,7 +486,7 @@ fn put_back(
             (next.shown.changed, next.shown.note) = (false, None);
             BootChange::PutBack(Box::new(next.before.clone()))
         }
-        // Nothing was written: it is what it was.
+        // Nothing was written: the node keeps its earlier state.
         Outcome::Refused => {
             let boot = undo.boot_as_it_was(&run);
             next.become_state(undo.state, now);
@@ -493,7 +502,7 @@ fn put_back(
             BootChange::Hold(why)
         }
     };
-    Changed { was, now: next, boot: Some(boot), more }
+    NodeChange { was, now: next, boot: Some(boot), more }
 }
 
 fn progress(event: &Event, now: Timestamp) -> Progress {
@@ -502,7 +511,8 @@ fn progress(event: &Event, now: Timestamp) -> Progress {
     Progress { action, step, done, total, unit, rate, message, at: now }
 }
 
-/// Whether a document can say it: what cannot be said there would keep the node from every order.
+/// Whether a document can express this disk. A `last_root` that it cannot express would make every
+/// later job invalid.
 fn is_known_by(disk: &RootDisk) -> bool {
     let RootDisk { wwn, eui, serial, model } = disk;
     let is_plain =
@@ -533,12 +543,13 @@ fn shorten_event(mut event: Event) -> Event {
     event
 }
 
-fn shorten_finding(found: &mut Finding) {
-    let Finding { code, class, action, step, what, place, hint, evidence } = found;
-    for text in [code, class, action, step, what, place] {
+fn shorten_diagnostic(found: &mut NodeDiagnostic) {
+    let NodeDiagnostic { code, class, action, step, diagnostic, evidence } = found;
+    let Diagnostic { at, message, hint } = diagnostic;
+    for text in [code, class, action, step, at, message] {
         shorten(text);
     }
     hint.as_mut().map(shorten);
-    evidence.truncate(MAX_FINDINGS);
+    evidence.truncate(MAX_DIAGNOSTICS);
     evidence.iter_mut().for_each(shorten);
 }

@@ -8,21 +8,21 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::Code;
 use hoist_api::provision::{BackupKept, DiskBackup, MAX_BACKUP, MAX_BACKUPS, NodeRunState};
-use hoist_inventory::record::{disk_backup_key, disk_backup_parts, disk_backups};
 use hoist_model::NodeId;
-use hoist_provision::device::gap::backup::{self, Taken};
+use hoist_provision::backup::{self, TakenBackup};
 use hoist_store::{Compare, Key, Op, StoreError, Txn};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::Provision;
-use super::record::{Kept, put};
+use super::keys;
+use super::record::{Stored, put};
 use super::runs::Runs;
-use crate::auth::AuditContext;
-use crate::extract::{Json, Path};
-use crate::failure::Failure;
-use crate::peer::Peer;
-use crate::route::{Plane, Route};
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Json, Path};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::peer::Peer;
+use hoist_chassis::route::{AccessClass, Route};
 
 /// Every store takes as much in one value.
 const PART: usize = 512 * 1024;
@@ -33,7 +33,7 @@ const SECTORS: RangeInclusive<u32> = 512..=4096;
 /// Bytes of a disk: no kernel addresses more.
 const MAX_SIZE: u64 = i64::MAX as u64;
 
-/// What is kept of a node's disks.
+/// The stored copies of a node's disk ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BackupRecord {
     pub(super) node: NodeId,
@@ -46,14 +46,14 @@ pub(super) struct BackedUp {
     disk: String,
     at: Timestamp,
     bytes: usize,
-    /// Nobody else has the same, so that no two overwrite each other's parts.
+    /// Unique per upload, so that concurrent uploads cannot overwrite each other's parts.
     number: u64,
     parts: u32,
 }
 
 pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
-        Route::post("/provision/v1/agent/runs/{run}/backup", Plane::Proof, keep)
+        Route::post("/provision/v1/agent/runs/{run}/backup", AccessClass::Proof, keep)
             .reason(super::agent::SESSION)
             .summary(
                 "An agent sends what a disk holds at its ends, before anything is written to it",
@@ -81,39 +81,41 @@ async fn keep(
         return Err(Failure::new(Code::InvalidBody, detail));
     }
     // Who hangs up in the middle leaves no parts that nothing names.
-    let (runs, id) = (provision.runs.clone(), node.shown.id);
+    let runs = provision.runs.clone();
+    let id = node.shown.id;
     let keeping = tokio::spawn(async move { runs.keep_backup(&run, id, &backup).await });
     let bytes = keeping.await.map_err(|_| Failure::new(Code::Internal, "it is not kept"))??;
-    // It says what a machine had, and is no change that anybody has to answer for.
+    // A copy is observed state, not an audited change.
     audit.nothing_written();
     Ok(Json(BackupKept { bytes }))
 }
 
-/// Whether there are disks like this. A node says what it likes, and what it says is counted with.
+/// Whether size and sector size are plausible. The values come from the node and enter arithmetic.
 fn can_be(size: u64, sector: u32) -> bool {
     let is_sector = sector.is_power_of_two() && SECTORS.contains(&sector);
     is_sector && size <= MAX_SIZE && size.is_multiple_of(512)
 }
 
-/// What is in a copy.
-pub(super) fn taken(backup: &DiskBackup) -> Option<Taken> {
+/// Decodes a copy.
+pub(super) fn taken(backup: &DiskBackup) -> Option<TakenBackup> {
     let DiskBackup { disk, kernel_name, size, sector, packed } = backup;
     if !can_be(*size, *sector) {
         return None;
     }
     let packed = STANDARD.decode(packed).ok()?;
     let (before, ends) = backup::parse(&packed, *size)?;
-    let (disk, kernel_name) = (disk.parse().ok()?, kernel_name.clone());
-    Some(Taken { disk, kernel_name, size: *size, sector: *sector, before, ends })
+    let disk = disk.parse().ok()?;
+    let kernel_name = kernel_name.clone();
+    Some(TakenBackup { disk, kernel_name, size: *size, sector: *sector, before, ends })
 }
 
 impl Runs {
     /// All of them, by node.
-    pub(super) async fn backup_records(&self) -> Result<Vec<Kept<BackupRecord>>, StoreError> {
-        Kept::list(self.store(), &disk_backups()).await
+    pub(super) async fn backup_records(&self) -> Result<Vec<Stored<BackupRecord>>, StoreError> {
+        Stored::list(self.store(), &keys::disk_backups()).await
     }
 
-    /// Parts come first: what the record names is there.
+    /// Writes the parts before the record that names them.
     async fn keep_backup(
         &self,
         run: &str,
@@ -129,8 +131,8 @@ impl Runs {
             number: random(),
             parts: u32::try_from(parts.len()).expect("a few"),
         };
-        let found: Option<Kept<BackupRecord>> =
-            Kept::get(self.store(), &disk_backup_key(node)).await?;
+        let found: Option<Stored<BackupRecord>> =
+            Stored::get(self.store(), &keys::disk_backup(node)).await?;
         with(found.as_ref().map(|found| &found.value), run, node, &new)?;
         let kept = async {
             for (part, bytes) in (0..).zip(parts) {
@@ -150,12 +152,12 @@ impl Runs {
     /// Copies of several disks may come at once; one for a run that is over by now comes too late.
     async fn name_backup(
         &self,
-        mut found: Option<Kept<BackupRecord>>,
+        mut found: Option<Stored<BackupRecord>>,
         run: &str,
         node: NodeId,
         new: &BackedUp,
     ) -> Result<(), Failure> {
-        let key = disk_backup_key(node);
+        let key = keys::disk_backup(node);
         let mut tries = 0;
         loop {
             let record = with(found.as_ref().map(|found| &found.value), run, node, new)?;
@@ -168,7 +170,7 @@ impl Runs {
             match self.store().commit(Txn { compares: vec![compare], ops }).await {
                 Err(error @ StoreError::Conflict { .. }) => {
                     tries += 1;
-                    found = Kept::get(self.store(), &key).await?;
+                    found = Stored::get(self.store(), &key).await?;
                     let is_same = found.as_ref().is_some_and(|found| found.value.run == run);
                     if !is_same || tries == TRIES {
                         return Err(error.into());
@@ -179,14 +181,14 @@ impl Runs {
         }
     }
 
-    /// What is kept of the disks that a run wrote to.
+    /// The copies of the disks that a run wrote.
     pub(super) async fn backups(
         &self,
         run: &str,
         node: NodeId,
     ) -> Result<Vec<DiskBackup>, StoreError> {
-        let found: Option<Kept<BackupRecord>> =
-            Kept::get(self.store(), &disk_backup_key(node)).await?;
+        let found: Option<Stored<BackupRecord>> =
+            Stored::get(self.store(), &keys::disk_backup(node)).await?;
         let mut backups = Vec::new();
         let disks = found.filter(|found| found.value.run == run).map(|found| found.value.disks);
         for kept in disks.unwrap_or_default() {
@@ -204,7 +206,7 @@ impl Runs {
     }
 }
 
-/// What is kept with one more disk: of each disk the last, and of one run.
+/// The record with one more disk: the latest copy per disk, of one run only.
 fn with(
     found: Option<&BackupRecord>,
     run: &str,
@@ -230,11 +232,11 @@ fn random() -> u64 {
 
 /// Nothing of them is kept any more.
 pub(super) fn forgotten(node: NodeId) -> [Op; 2] {
-    [Op::Delete(disk_backup_key(node)), Op::DeletePrefix(disk_backup_parts(node))]
+    [Op::Delete(keys::disk_backup(node)), Op::DeletePrefix(keys::disk_backup_parts(node))]
 }
 
 fn number_key(node: NodeId, number: u64) -> Key {
-    disk_backup_parts(node).child(&number.to_string())
+    keys::disk_backup_parts(node).child(&number.to_string())
 }
 
 fn part_key(node: NodeId, number: u64, part: u32) -> Key {

@@ -1,19 +1,19 @@
-//! What a step of a run means for what the node boots, written in the same transaction.
+//! The boot state that follows from a step of a run, written in the same transaction as the step.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use hoist_api::provision::NodeRunState;
-use hoist_inventory::Roster;
-use hoist_inventory::plan::{Draft, Plan};
-use hoist_inventory::registry::{About, Commit, WriteError};
 use hoist_model::{BootMode, BootState, NodeId, Provisioning};
+use hoist_site::Roster;
+use hoist_site::plan::{Draft, Plan};
+use hoist_site::registry::{About, Commit, WriteError};
 use hoist_store::{Compare, Key, Op, Revision, StoreError, Txn};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
-use super::record::Undoing;
-use crate::audit::Committer;
+use super::record::UndoState;
+use crate::audited_commit::AuditedCommit;
 
 #[derive(Debug, Clone)]
 pub(super) enum BootChange {
@@ -75,8 +75,8 @@ impl BootChange {
     }
 }
 
-impl Undoing {
-    /// Nothing was put back: who had a system boots it, and all others wait for people.
+impl UndoState {
+    /// Nothing was restored: a node with a system boots it, every other node is held.
     pub(super) fn boot_as_it_was(&self, run: &str) -> BootChange {
         let state = self.state;
         match (state, &self.boot) {
@@ -89,23 +89,23 @@ impl Undoing {
     }
 }
 
-/// Writes what is kept of runs together with what the site declares.
+/// Commits run records together with a change of the site.
 pub(super) struct Together {
-    audit: Committer,
+    audit: AuditedCommit,
     rest: Mutex<Option<(Vec<Compare>, Vec<Op>)>>,
-    /// Somebody else was faster with what is kept of the run: reading again is not for the registry.
+    /// Set if the run's records changed since they were read; the registry cannot read them again.
     overtaken: AtomicBool,
 }
 
 impl Together {
-    pub(super) fn new(audit: Committer, compares: Vec<Compare>, ops: Vec<Op>) -> Self {
+    pub(super) fn new(audit: AuditedCommit, compares: Vec<Compare>, ops: Vec<Op>) -> Self {
         let rest = Mutex::new(Some((compares, ops)));
         Self { audit, rest, overtaken: AtomicBool::new(false) }
     }
 
-    /// What was not written because the site declares nothing new.
+    /// The run records that were not written because the site did not change.
     pub(super) fn left(&self) -> Option<Txn> {
-        let left = self.rest.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let left = self.rest.lock().take();
         left.map(|(compares, ops)| Txn { compares, ops })
     }
 }
@@ -113,7 +113,7 @@ impl Together {
 #[async_trait]
 impl Commit for Together {
     async fn commit(&self, mut txn: Txn, about: &About) -> Result<Revision, StoreError> {
-        let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rest = self.rest.lock().clone();
         let (compares, ops) = rest.unwrap_or_default();
         let own: Vec<Key> = compares.iter().map(key_of).collect();
         txn.compares.extend(compares);

@@ -1,8 +1,9 @@
-//! Which nodes of a run are begun next, and what the run comes to: functions of how far each is.
+//! Pure decisions of a run: which nodes start next, and the state of the run, from the nodes'
+//! states.
 
 use hoist_api::provision::{Counts, How, NodeRunState, RunState};
-use hoist_inventory::Roster;
 use hoist_model::{Node, ProvisionProfile};
+use hoist_site::Roster;
 
 use super::record::NodeRecord;
 
@@ -36,13 +37,13 @@ pub(super) fn room(how: &How, counts: Counts) -> usize {
         return 0;
     }
     let at_once = how.at_once.unwrap_or(usize::MAX).saturating_sub(active);
-    // Whoever was ended in the middle is as far away as who failed.
+    // A node aborted with unfinished disks is as unavailable as a failed one.
     let unavailable =
         how.max_unavailable.unwrap_or(usize::MAX).saturating_sub(active + failed + unfinished);
     waiting.min(at_once).min(unavailable)
 }
 
-/// What a run comes to, and why it does not go on.
+/// The state of a run, and the reason if it stopped.
 pub(super) fn state(how: &How, aborted: bool, counts: Counts) -> (RunState, Option<String>) {
     let Counts { waiting, active, failed, .. } = counts;
     if active > 0 {

@@ -1,20 +1,21 @@
-//! The provisioning document of one node, made of its profile: what is the controller's to say is
-//! put in, and what only the controller can look up is looked up.
+//! Builds the provisioning document of one node from its profile, with the values that only the
+//! controller knows: ids, artifacts, config drive, earlier installations.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use hoist_api::provision::{Finding, How, RootDisk};
-use hoist_inventory::Roster;
+use hoist_api::provision::{How, NodeDiagnostic, RootDisk};
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::{Node, ProvisionProfileSpec, Secret};
-use hoist_provision::diagnostic::{Code, Diagnostic};
-use hoist_provision::document::{self, API, SecretRef};
+use hoist_provision::diagnostic::{Code, ProvisionDiagnostic};
+use hoist_provision::document::{self, API};
+use hoist_site::Roster;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::erasure::SIGNATURES;
 use crate::metadata::secret_layers_of;
+use crate::profile_secrets::secret_of;
 
 /// For which node, in which run.
 pub(super) struct Case<'a> {
@@ -24,14 +25,14 @@ pub(super) struct Case<'a> {
     pub(super) txn: Uuid,
     /// Where artifacts are fetched, without a slash at the end.
     pub(super) base: &'a str,
-    /// What artifacts were, where that counts and not what they are.
+    /// Digests of artifacts at the time of an earlier installation, in place of the current ones.
     pub(super) were: Option<&'a BTreeMap<String, String>>,
-    /// The config drive, by path; none where nobody needs it.
+    /// The config drive by path; `None` if the profile does not use it.
     pub(super) drive: Option<&'a BTreeMap<String, Bytes>>,
     pub(super) past: Past,
 }
 
-/// What is known of a node from before.
+/// Values from a node's earlier runs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Past {
     /// Of the node, when the run began with it.
@@ -40,7 +41,7 @@ pub(super) struct Past {
     pub(super) root: Vec<RootDisk>,
 }
 
-/// Whether the controller makes what is on the config drive.
+/// Whether the controller fills the config drive.
 pub(super) fn wants_drive(spec: &ProvisionProfileSpec, how: &How) -> bool {
     let section = spec.document.get("config_drive").filter(|_| !how.retire);
     section.is_some_and(|section| section.get("files").is_none_or(is_empty))
@@ -83,7 +84,7 @@ fn node_section(case: &Case<'_>) -> Value {
     if let Some(generation) = case.past.generation {
         section["generation"] = json!(generation);
     }
-    // What is erased has no root afterwards, wherever it was.
+    // A node that is erased has no root afterwards, so its last root does not matter.
     match case.past.root.as_slice() {
         _ if case.how.retire => {}
         [] => {}
@@ -93,8 +94,8 @@ fn node_section(case: &Case<'_>) -> Value {
     section
 }
 
-/// Only the disks, to be put back as they were. An agent that cannot do that knows no action of this
-/// name, and refuses.
+/// A document with only the disks to restore. An agent without undo does not know the action and
+/// refuses.
 pub(super) fn undoing(spec: &ProvisionProfileSpec, node: &Node, txn: Uuid) -> Value {
     let mut sections = Map::new();
     for section in ["policy", "disks"] {
@@ -107,7 +108,7 @@ pub(super) fn undoing(spec: &ProvisionProfileSpec, node: &Node, txn: Uuid) -> Va
     json!({"api": API, "txn": txn, "sections": sections})
 }
 
-/// What the artifacts that a profile names are now, by name.
+/// Current digests of the artifacts that a profile names, by name.
 pub(super) fn artifacts(roster: &Roster, spec: &ProvisionProfileSpec) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     spec.document.values().for_each(|value| pin(roster, value, &mut found));
@@ -203,7 +204,7 @@ fn contents<'a>(shelf: Shelf<'_>, map: &'a Map<String, Value>) -> Vec<(&'a str, 
 }
 
 /// Artifacts of which one cannot stand for the other, where no digest says which is meant.
-fn differing(shelf: Shelf<'_>, place: &str, value: &Value, found: &mut Vec<Diagnostic>) {
+fn differing(shelf: Shelf<'_>, place: &str, value: &Value, found: &mut Vec<ProvisionDiagnostic>) {
     match value {
         Value::Array(list) => list
             .iter()
@@ -215,7 +216,8 @@ fn differing(shelf: Shelf<'_>, place: &str, value: &Value, found: &mut Vec<Diagn
             let mut pairs = contents.windows(2);
             if let Some([(one, _), (other, _)]) = pairs.find(|pair| pair[0].1 != pair[1].1) {
                 let what = format!("`{one}` and `{other}` are not the same content");
-                let wrong = Diagnostic::new(Code::BadValue, format!("{place}.sources"), what);
+                let wrong =
+                    ProvisionDiagnostic::new(Code::BadValue, format!("{place}.sources"), what);
                 found.push(wrong.hint("name one of them, or write the `digest` that is meant"));
             }
             for (key, value) in map {
@@ -248,7 +250,7 @@ pub(super) fn check(
     spec: &ProvisionProfileSpec,
     case: &Case<'_>,
     document: &Value,
-) -> Vec<Diagnostic> {
+) -> Vec<ProvisionDiagnostic> {
     let mut found = read(document);
     if case.how.retire {
         found.extend(leaves_data(document));
@@ -261,16 +263,16 @@ pub(super) fn check(
     found
 }
 
-/// Nobody gets a machine with what was on its disks.
-fn leaves_data(document: &Value) -> Option<Diagnostic> {
+/// A retired machine must not leave with readable data.
+fn leaves_data(document: &Value) -> Option<ProvisionDiagnostic> {
     let method = document["sections"]["erase"]["method"].as_str();
     let method = method.filter(|method| *method == SIGNATURES)?;
     let what = format!("a node is not retired by `{method}`: what is on its disks stays readable");
-    let found = Diagnostic::new(Code::BadValue, "document.erase.method", what);
+    let found = ProvisionDiagnostic::new(Code::BadValue, "document.erase.method", what);
     Some(found.hint("write `strongest` or another method, or leave `method` out"))
 }
 
-fn read(document: &Value) -> Vec<Diagnostic> {
+fn read(document: &Value) -> Vec<ProvisionDiagnostic> {
     let unreadable = unreadable(&document["sections"]);
     if !unreadable.is_empty() {
         return unreadable;
@@ -280,7 +282,7 @@ fn read(document: &Value) -> Vec<Diagnostic> {
 }
 
 /// Each section by itself, so that the place of a fault can be told; of maps and lists each entry.
-fn unreadable(sections: &Value) -> Vec<Diagnostic> {
+fn unreadable(sections: &Value) -> Vec<ProvisionDiagnostic> {
     let mut found = Vec::new();
     for (name, section) in sections.as_object().into_iter().flatten() {
         let whole = |section: &Value| {
@@ -301,33 +303,32 @@ fn unreadable(sections: &Value) -> Vec<Diagnostic> {
             _ => None,
         };
         let (place, error) = entry.unwrap_or_else(|| (format!("document.{name}"), error));
-        found.push(Diagnostic::new(Code::Unreadable, place, error.to_string()));
+        found.push(ProvisionDiagnostic::new(Code::Unreadable, place, error.to_string()));
     }
     found
 }
 
-/// As it is told and kept.
-pub(super) fn finding(found: &Diagnostic) -> Finding {
-    Finding {
-        code: found.code.as_str().to_owned(),
-        class: found.class.as_str().to_owned(),
-        action: String::new(),
-        step: String::new(),
-        what: found.what.clone(),
-        place: found.place.clone(),
-        hint: found.hint.clone(),
-        evidence: found.evidence.clone(),
+/// The wire form of a diagnostic.
+pub(super) fn reported(found: &ProvisionDiagnostic) -> NodeDiagnostic {
+    let ProvisionDiagnostic { code, class, diagnostic, evidence } = found;
+    NodeDiagnostic {
+        evidence: evidence.clone(),
+        ..NodeDiagnostic::new(code.as_str(), class.as_str(), diagnostic.clone())
     }
 }
 
-/// What of a node's order is secret: names in its profile, and layers on its config drive.
+/// The secrets of a node's job: names in its profile, and layers on its config drive.
 pub(super) fn secret_names(
     roster: &Roster,
     node: &Node,
     spec: &ProvisionProfileSpec,
     how: &How,
 ) -> Vec<String> {
-    let (txn, base, were, drive, past) = (Uuid::nil(), "", None, None, Past::default());
+    let txn = Uuid::nil();
+    let base = "";
+    let were = None;
+    let drive = None;
+    let past = Past::default();
     let case = Case { roster, node, how, txn, base, were, drive, past };
     let mut names: Vec<String> = secrets(spec, &make(spec, &case)).into_keys().collect();
     if wants_drive(spec, how) {
@@ -337,10 +338,11 @@ pub(super) fn secret_names(
     names
 }
 
-/// The secrets that a document refers to, and where each is. Only the profile names secrets: what a
-/// run or a node brings into the document does not, since nobody has authorised that.
+/// The secrets that a document refers to, with their sources. Only the profile may name secrets:
+/// the parts that a run or node adds were not authorised to.
 pub(super) fn secrets(spec: &ProvisionProfileSpec, document: &Value) -> BTreeMap<String, Secret> {
-    let (mut named, mut found) = (BTreeMap::new(), BTreeMap::new());
+    let mut named = BTreeMap::new();
+    let mut found = BTreeMap::new();
     spec.document.values().for_each(|value| collect(spec, value, &mut named));
     collect(spec, document, &mut found);
     found.retain(|name, _| named.contains_key(name));
@@ -356,20 +358,13 @@ fn collect(spec: &ProvisionProfileSpec, value: &Value, found: &mut BTreeMap<Stri
     }
 }
 
-/// The secret that a text in a profile's document stands for, with its name.
-pub(crate) fn secret_of(spec: &ProvisionProfileSpec, text: &str) -> Option<(String, Secret)> {
-    let name = text.parse::<SecretRef>().ok()?.name().to_owned();
-    let place = spec.secrets.get(&name).cloned();
-    Some((name.clone(), place.unwrap_or(Secret::File(name))))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use hoist_inventory::Resource;
-    use hoist_inventory::roster::Incarnation;
     use hoist_model::Artifact;
+    use hoist_site::Resource;
+    use hoist_site::roster::Incarnation;
 
     use super::*;
 
@@ -386,7 +381,7 @@ mod tests {
             }))
         };
         let puts = vec![artifact("root", DIGEST), artifact("chunks", &"cd".repeat(32))];
-        Roster::empty(Incarnation::new("0")).apply(hoist_inventory::Delta {
+        Roster::empty(Incarnation::new("0")).apply(hoist_site::Delta {
             revision: 1,
             horizon: 0,
             puts,
@@ -399,8 +394,10 @@ mod tests {
     }
 
     fn made(document: &Value, how: &How, drive: Option<&BTreeMap<String, Bytes>>) -> Value {
-        let (roster, node) = (roster(), hoist_template::sample());
-        let (txn, base) = (Uuid::nil(), "http://c:1");
+        let roster = roster();
+        let node = hoist_template::sample();
+        let txn = Uuid::nil();
+        let base = "http://c:1";
         let were = None;
         let past = Past::default();
         let case = Case { roster: &roster, node: &node, how, txn, base, were, drive, past };
@@ -416,9 +413,13 @@ mod tests {
             model: None,
         };
         let node = |how: &How, root: Vec<RootDisk>| {
-            let (roster, node) = (roster(), hoist_template::sample());
-            let (txn, base) = (Uuid::nil(), "http://c:1");
-            let (were, drive, past) = (None, None, Past { generation: Some(3), root });
+            let roster = roster();
+            let node = hoist_template::sample();
+            let txn = Uuid::nil();
+            let base = "http://c:1";
+            let were = None;
+            let drive = None;
+            let past = Past { generation: Some(3), root };
             let case = Case { roster: &roster, node: &node, how, txn, base, were, drive, past };
             let document = json!({"disks": {"a": {"match": {"serial": "1"}}}});
             let made = make(&spec(&document), &case);
@@ -470,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_in_a_run_goes_over_the_profile() {
+    fn run_options_override_the_profile() {
         let disks = json!({"disks": {"a": {"match": {}, "wipe": ["ext"]}, "b": {"match": {}}}});
         let how =
             How { wipe: vec!["lvm".to_owned()], only: vec!["disks".to_owned()], ..How::default() };
@@ -524,10 +525,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_found_where_it_stands() {
+    fn document_errors_carry_their_place() {
         let places = |document: Value| -> Vec<String> {
             let document = made(&document, &How::default(), None);
-            read(&document).into_iter().map(|found| found.place).collect()
+            read(&document).into_iter().map(|found| found.diagnostic.at).collect()
         };
         let disks = json!({"os": {"match": {"serial": "1"}}});
         assert!(places(json!({"disks": disks})).is_empty());

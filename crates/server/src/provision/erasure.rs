@@ -2,28 +2,30 @@
 
 use std::collections::{HashMap, HashSet};
 
-use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT, NodeRunState};
-use hoist_inventory::record;
+use async_trait::async_trait;
+use hoist_api::provision::{Erasure, ErasureVerdict, MAX_REPORT, NodeDiagnostic, NodeRunState};
+use hoist_diagnostic::Diagnostic;
 use hoist_model::{NodeId, ProvisionProfileSpec};
 use hoist_store::{Store, StoreError};
 
-use super::record::{Kept, Last, NodeRecord, RunRecord, node_key};
+use super::keys;
+use super::record::{Last, NodeRecord, RunRecord, Stored, node_key};
 use super::runs::Runs;
+use crate::boot::UnerasedNodes;
 
 /// Disks of one report.
 pub(super) const MAX_DISKS: usize = 1024;
 
-impl Runs {
-    /// Nodes that were to be retired, and of which nobody knows that they are erased, with the run.
-    /// They are free for nothing else.
-    pub(super) async fn unerased(&self) -> Result<HashMap<NodeId, String>, StoreError> {
+#[async_trait]
+impl UnerasedNodes for Runs {
+    async fn unerased(&self) -> Result<HashMap<NodeId, String>, StoreError> {
         unerased(self.store()).await
     }
 }
 
 /// As it is kept in a store.
-pub(crate) async fn unerased(store: &dyn Store) -> Result<HashMap<NodeId, String>, StoreError> {
-    let headers: Vec<Kept<RunRecord>> = Kept::list(store, &record::provision_runs()).await?;
+async fn unerased(store: &dyn Store) -> Result<HashMap<NodeId, String>, StoreError> {
+    let headers: Vec<Stored<RunRecord>> = Stored::list(store, &keys::runs()).await?;
     let retiring: HashSet<&str> = headers
         .iter()
         .filter(|header| header.value.how.retire)
@@ -33,10 +35,10 @@ pub(crate) async fn unerased(store: &dyn Store) -> Result<HashMap<NodeId, String
     if retiring.is_empty() {
         return Ok(found);
     }
-    let lasts: Vec<Kept<Last>> = Kept::list(store, &record::provision_lasts()).await?;
+    let lasts: Vec<Stored<Last>> = Stored::list(store, &keys::last_runs()).await?;
     let lasts = lasts.into_iter().map(|kept| kept.value);
     for Last { node, run, .. } in lasts.filter(|last| retiring.contains(last.run.as_str())) {
-        let record: Option<Kept<NodeRecord>> = Kept::get(store, &node_key(&run, node)).await?;
+        let record: Option<Stored<NodeRecord>> = Stored::get(store, &node_key(&run, node)).await?;
         if record.is_some_and(|record| is_unerased(&record.value)) {
             found.insert(node, run);
         }
@@ -60,14 +62,14 @@ pub(super) fn texts(erasure: &mut Erasure) -> impl Iterator<Item = &mut String> 
     [disk, kernel_name, method].into_iter().chain(optional)
 }
 
-/// What the order named.
+/// The disks that the job named.
 pub(super) fn disks(spec: Option<&ProvisionProfileSpec>) -> Vec<String> {
     let section = spec.and_then(|spec| spec.document.get("disks"));
     let disks = section.and_then(|disks| disks.as_object());
     disks.map(|disks| disks.keys().cloned().collect()).unwrap_or_default()
 }
 
-/// What is known of all disks after another report: of each what was said last.
+/// Combines two reports; the newer entry of each disk wins.
 pub(super) fn of_both(before: &[Erasure], new: &[Erasure]) -> Vec<Erasure> {
     let is_new = |old: &&Erasure| new.iter().any(|new| new.disk == old.disk);
     let old = before.iter().filter(|old| !is_new(old));
@@ -85,7 +87,7 @@ pub(super) fn of_both(before: &[Erasure], new: &[Erasure]) -> Vec<Erasure> {
 /// What leaves data readable.
 pub(super) const SIGNATURES: &str = "signatures";
 
-/// Whether a disk was read back, and what it held is gone.
+/// Whether a disk was read back and its data is gone.
 fn is_erased(erasure: &Erasure) -> bool {
     let Erasure { verdict, method, samples, .. } = erasure;
     *verdict == ErasureVerdict::Erased && method != SIGNATURES && *samples > 0
@@ -93,7 +95,7 @@ fn is_erased(erasure: &Erasure) -> bool {
 
 /// Why a node that reports that all is done is not retired: each of its disks must have a report of
 /// its own.
-pub(super) fn unproven(disks: &[String], erased: &[Erasure]) -> Option<Finding> {
+pub(super) fn unproven(disks: &[String], erased: &[Erasure]) -> Option<NodeDiagnostic> {
     let is_proven =
         |disk: &&String| erased.iter().any(|erasure| erasure.disk == **disk && is_erased(erasure));
     let is_whole = erased.iter().all(is_erased);
@@ -102,15 +104,12 @@ pub(super) fn unproven(disks: &[String], erased: &[Erasure]) -> Option<Finding> 
     if is_whole && missing.is_empty() && !disks.is_empty() {
         return None;
     }
-    Some(Finding {
-        code: "not-erased".to_owned(),
-        class: "device".to_owned(),
+    let cause = Diagnostic::new("disks", "not every disk of the node has a report of its erasure")
+        .hint("`hoist provision retry` erases them again");
+    Some(NodeDiagnostic {
         action: "erase".to_owned(),
-        step: String::new(),
-        what: "nothing says that each disk of the node is erased".to_owned(),
-        place: "disks".to_owned(),
-        hint: Some("`hoist provision retry` erases them again".to_owned()),
         evidence: missing.into_iter().map(str::to_owned).collect(),
+        ..NodeDiagnostic::new("not-erased", "device", cause)
     })
 }
 
@@ -154,7 +153,8 @@ mod tests {
     #[test]
     fn a_node_is_retired_only_when_each_disk_has_a_report() {
         let disks = ["a".to_owned(), "b".to_owned()];
-        let (a, b) = (erased("a", "erased"), erased("b", "erased"));
+        let a = erased("a", "erased");
+        let b = erased("b", "erased");
         assert_eq!(unproven(&disks, &report(&json!([a, b]))), None);
         let missing = unproven(&disks, &report(&json!([a]))).expect("one is missing");
         assert_eq!(missing.evidence, ["b"]);
@@ -162,7 +162,8 @@ mod tests {
         assert!(unproven(&disks, &report(&json!([a, b, failed]))).is_some());
         assert!(unproven(&disks, &report(&json!([]))).is_some());
         assert!(unproven(&[], &report(&json!([]))).is_some(), "of no disk nothing is known");
-        let (mut by_name, mut unread) = (b.clone(), b.clone());
+        let mut by_name = b.clone();
+        let mut unread = b.clone();
         by_name["method"] = json!("signatures");
         unread["samples"] = json!(0);
         for readable in [by_name, unread] {

@@ -1,20 +1,30 @@
-//! What is heard of machines besides what their agents say: that one boots, that its system is up, and
-//! that it is not.
+//! Signals of machines outside the agent protocol: a boot script request, a phone-home, and a
+//! missing phone-home.
 
+use async_trait::async_trait;
 use hoist_api::Code;
-use hoist_api::provision::{Finding, NodeRunState};
+use hoist_api::provision::{NodeDiagnostic, NodeRunState};
+use hoist_diagnostic::Diagnostic;
 use hoist_model::{BootMode, NodeId, Provisioning};
 
 use super::record::{NodeRecord, RunRecord};
-use super::runs::{Changed, Runs, TRIES, Wrote, own_draft};
-use crate::failure::Failure;
+use super::runs::{NodeChange, Runs, TRIES, Wrote, own_draft};
+use crate::metadata::NodeUpListener;
+use hoist_chassis::failure::Failure;
 
-/// What is wrong with a node whose system does not say that it is up.
+/// Code of a node whose system did not phone home.
 const NOT_UP: &str = "not-up";
+
+#[async_trait]
+impl NodeUpListener for Runs {
+    async fn node_is_up(&self, node: NodeId) -> Result<(), Failure> {
+        self.is_up(node).await
+    }
+}
 
 impl Runs {
     /// The system of a node says that it is up.
-    pub(crate) async fn is_up(&self, node: NodeId) -> Result<(), Failure> {
+    async fn is_up(&self, node: NodeId) -> Result<(), Failure> {
         let Some(last) = self.last(node).await? else { return Ok(()) };
         let Some(header) = self.header(&last.run).await? else { return Ok(()) };
         if last.over {
@@ -33,15 +43,17 @@ impl Runs {
                 let mut next = was.value.clone();
                 next.become_state(NodeRunState::Done, runs.now());
                 next.up_by = None;
-                Changed { more: installed.iter().cloned().collect(), ..Changed::new(was, next) }
+                NodeChange {
+                    more: installed.iter().cloned().collect(),
+                    ..NodeChange::new(was, next)
+                }
             })
         })
         .await?;
         Ok(())
     }
 
-    /// The system of a node is up after the time for it. If nobody has decided anything since, all is
-    /// well with it.
+    /// Accepts a phone-home after its deadline, if the node's state was not changed since.
     async fn is_up_late(&self, node: NodeId, run: &str) -> Result<(), Failure> {
         for _ in 0..TRIES {
             let Some(header) = self.header(run).await? else { return Ok(()) };
@@ -55,11 +67,11 @@ impl Runs {
             next.shown.problems.retain(|found| found.code != NOT_UP);
             next.shown.note = Some("its system said late that it is up".to_owned());
             let installed = self.installed_by(&header.value.how, &next).await?;
-            let changed = Changed {
+            let changed = NodeChange {
                 more: installed.into_iter().collect(),
-                ..Changed::new(was, next.clone())
+                ..NodeChange::new(was, next.clone())
             };
-            // What the run comes to is counted again.
+            // The run's state is computed again.
             let open = RunRecord { over: false, counts: None, ..header.value.clone() };
             let audit = own_draft("phone-home", run);
             if self.write(audit, vec![changed], Some((&header, &open))).await? == Wrote::Done {
@@ -71,8 +83,8 @@ impl Runs {
             .with_remedy("try again"))
     }
 
-    /// Whether all that is wrong with a node is that its system was not up in time, and nobody has
-    /// decided what it boots since.
+    /// Whether the missing phone-home is the node's only problem and its boot state is unchanged
+    /// since.
     fn is_late(&self, node: &NodeRecord) -> bool {
         let roster = self.roster();
         let state = roster.boot_state(node.shown.id);
@@ -80,21 +92,21 @@ impl Runs {
             let boots_disk = state.mode == Some(BootMode::Disk) && state.once.is_none();
             boots_disk && state.decided.is_none_or(|at| at <= node.shown.since)
         });
-        // Whoever begins it again, or takes it back, asks for nothing to be up by any time.
+        // Retry and undo clear the phone-home deadline.
         node.shown.state == NodeRunState::Failed && node.up_by.is_some() && is_as_left
     }
 
-    /// Its machine has asked what to boot.
+    /// Records that the machine requested its boot script.
     pub(super) async fn agent_was_sent(&self, node: NodeId) -> Result<(), Failure> {
         let roster = self.roster();
         let provisioning = roster.boot_state(node).and_then(|state| state.provisioning.as_ref());
         let Some(Provisioning { run, .. }) = provisioning else { return Ok(()) };
         let audit = own_draft("agent sent", run);
         self.amend(run, node, &audit, |runs, was| {
-            (was.value.shown.state == NodeRunState::Armed).then(|| {
+            (was.value.shown.state == NodeRunState::Pending).then(|| {
                 let mut next = was.value.clone();
                 next.become_state(NodeRunState::Booting, runs.now());
-                Changed::new(was, next)
+                NodeChange::new(was, next)
             })
         })
         .await?;
@@ -114,7 +126,7 @@ impl Runs {
                     let mut next = was.value.clone();
                     next.become_state(NodeRunState::Failed, now);
                     next.shown.problems.push(not_up());
-                    Changed::new(was, next)
+                    NodeChange::new(was, next)
                 })
             })
             .await?;
@@ -123,19 +135,11 @@ impl Runs {
     }
 }
 
-fn not_up() -> Finding {
-    Finding {
-        code: NOT_UP.to_owned(),
-        class: "device".to_owned(),
-        action: "boot".to_owned(),
-        step: String::new(),
-        what: "the installed system has not said that it is up within its time".to_owned(),
-        place: String::new(),
-        hint: Some(
-            "look at its console; if it says so later the node is done, and `hoist provision retry` \
-             installs it again"
-                .to_owned(),
-        ),
-        evidence: Vec::new(),
-    }
+fn not_up() -> NodeDiagnostic {
+    let cause = Diagnostic::new("", "the installed system did not report that it is up in time")
+        .hint(
+            "look at its console; a later report completes the node, and `hoist provision retry` \
+             installs it again",
+        );
+    NodeDiagnostic { action: "boot".to_owned(), ..NodeDiagnostic::new(NOT_UP, "device", cause) }
 }

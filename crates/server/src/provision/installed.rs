@@ -3,17 +3,20 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use hoist_api::provision::{How, Installed, NodeRunState, RootDisk};
-use hoist_inventory::record::{provision_given, provision_installed, provision_installed_key};
+use async_trait::async_trait;
+use hoist_api::provision::{How, Installation, NodeRunState, RootDisk};
 use hoist_model::{Digest, Node, NodeId};
 use hoist_store::{Op, Store, StoreError, Txn};
 use jiff::Timestamp;
 
-use super::record::{Given, InstalledRecord, Kept, Last, NodeRecord, given_key, put};
+use super::keys;
+use super::record::{InstalledRecord, JobInputs, Last, NodeRecord, Stored, given_key, put};
 use super::runs::Runs;
-use crate::failure::Failure;
+use crate::artifacts::RetainedContents;
+use crate::installed_systems::InstalledSystems;
+use hoist_chassis::failure::Failure;
 
-/// What is known of all nodes, for a run that begins.
+/// Installed systems of all nodes, for a run that starts.
 #[derive(Debug, Default)]
 pub(super) struct AllInstalled(HashMap<NodeId, InstalledRecord>);
 
@@ -24,13 +27,17 @@ impl AllInstalled {
         self.0.into_values().flat_map(both).flatten().map(|installed| installed.document)
     }
 
-    pub(super) fn now(&self, node: NodeId) -> Option<&Installed> {
+    pub(super) fn now(&self, node: NodeId) -> Option<&Installation> {
         self.0.get(&node).map(|record| &record.now)
     }
 
-    /// What a node goes back to: what it had before what it has, or, if its last run has neither
-    /// ended well nor was taken back, what it had before that run.
-    pub(super) fn previous(&self, node: NodeId, last: Option<NodeRunState>) -> Option<&Installed> {
+    /// The installation that `--previous` restores: the one before the current one, or, after a run
+    /// that failed without undo, the one before that run.
+    pub(super) fn previous(
+        &self,
+        node: NodeId,
+        last: Option<NodeRunState>,
+    ) -> Option<&Installation> {
         let record = self.0.get(&node)?;
         let has_now = |state| matches!(state, NodeRunState::Done | NodeRunState::Undone);
         let is_now = last.is_none_or(has_now);
@@ -38,14 +45,22 @@ impl AllInstalled {
     }
 }
 
+#[async_trait]
+impl InstalledSystems for Runs {
+    async fn installed_by(&self) -> Result<BTreeMap<NodeId, String>, StoreError> {
+        let all = self.all_installed().await?.0;
+        Ok(all.into_iter().map(|(node, record)| (node, record.now.run)).collect())
+    }
+}
+
 impl Runs {
     pub(super) async fn all_installed(&self) -> Result<AllInstalled, StoreError> {
-        let all: Vec<Kept<InstalledRecord>> =
-            Kept::list(self.store(), &provision_installed()).await?;
+        let all: Vec<Stored<InstalledRecord>> =
+            Stored::list(self.store(), &keys::all_installed()).await?;
         Ok(AllInstalled(all.into_iter().map(|kept| (kept.value.node, kept.value)).collect()))
     }
 
-    /// What is written when a node has all that it was given. A part of a system is none.
+    /// The record of a complete installation. A run with `--only` does not count as one.
     pub(super) async fn installed_by(
         &self,
         how: &How,
@@ -57,27 +72,27 @@ impl Runs {
     async fn installed(&self, node: &NodeRecord) -> Result<Option<Op>, StoreError> {
         let Some(digest) = &node.given else { return Ok(None) };
         let Some(given) = self.given(digest).await? else { return Ok(None) };
-        let key = provision_installed_key(node.shown.id);
-        let was: Option<Kept<InstalledRecord>> = Kept::get(self.store(), &key).await?;
+        let key = keys::installed(node.shown.id);
+        let was: Option<Stored<InstalledRecord>> = Stored::get(self.store(), &key).await?;
         let record = after(node, digest, given, was.map(|was| was.value), self.now());
         Ok(Some(put(key, &record)))
     }
 
     /// The disks that the root of a node is on, as far as that is known.
     pub(super) async fn last_root(&self, node: NodeId) -> Result<Vec<RootDisk>, StoreError> {
-        let key = provision_installed_key(node);
-        let is: Option<Kept<InstalledRecord>> = Kept::get(self.store(), &key).await?;
+        let key = keys::installed(node);
+        let is: Option<Stored<InstalledRecord>> = Stored::get(self.store(), &key).await?;
         Ok(is.map(|is| is.value.now.root).unwrap_or_default())
     }
 
-    /// What is written when a node has again what it had before.
+    /// The record after an undo restored the earlier system.
     pub(super) async fn uninstalled(&self, node: &NodeRecord) -> Result<Option<Op>, StoreError> {
-        let key = provision_installed_key(node.shown.id);
-        let was: Option<Kept<InstalledRecord>> = Kept::get(self.store(), &key).await?;
+        let key = keys::installed(node.shown.id);
+        let was: Option<Stored<InstalledRecord>> = Stored::get(self.store(), &key).await?;
         let was = was.filter(|was| was.value.now.run == node.shown.run);
         Ok(was.map(|was| {
             let InstalledRecord { node: id, before, .. } = was.value;
-            // Where the same was installed again, what was before is older than the run.
+            // After the same system was installed again, the earlier one predates the run.
             match node.shown.previous.clone().or_else(|| before.clone()) {
                 Some(now) => {
                     let before = before.filter(|before| before.document != now.document);
@@ -91,11 +106,11 @@ impl Runs {
 
 /// What nodes are given.
 impl Runs {
-    /// Remembers what a node is given, so that it is known later whatever becomes of the profile.
+    /// Stores the inputs of a node's job, so that they stay known if the profile changes.
     pub(super) async fn remember_given(
         &self,
         node: &NodeRecord,
-        given: &Given,
+        given: &JobInputs,
     ) -> Result<(), Failure> {
         let packed = given.packed();
         let digest = packed.as_ref().map(|(digest, _)| digest.clone());
@@ -106,18 +121,19 @@ impl Runs {
             let op = Op::Put(given_key(&digest), bytes);
             self.store().commit(Txn { compares: Vec::new(), ops: vec![op] }).await?;
         }
-        let (run, id) = (&node.shown.run, node.shown.id);
+        let run = &node.shown.run;
+        let id = node.shown.id;
         self.keep(run, id, |node| Some(NodeRecord { given: digest.clone(), ..node.clone() }))
             .await?;
         Ok(())
     }
 
-    /// What a node was given.
-    pub(super) async fn given(&self, digest: &str) -> Result<Option<Given>, StoreError> {
-        Ok(Kept::get(self.store(), &given_key(digest)).await?.map(|kept| kept.value))
+    /// The stored inputs of a job.
+    pub(super) async fn given(&self, digest: &str) -> Result<Option<JobInputs>, StoreError> {
+        Ok(Stored::get(self.store(), &given_key(digest)).await?.map(|kept| kept.value))
     }
 
-    /// What no run and no node has any more.
+    /// Deletes inputs that no run and no node refers to.
     pub(super) async fn forget_given(&self) -> Result<(), StoreError> {
         let mut needed = HashSet::new();
         for header in self.headers().await? {
@@ -125,9 +141,10 @@ impl Runs {
             needed.extend(nodes.into_iter().filter_map(|node| node.value.given));
         }
         needed.extend(self.all_installed().await?.documents());
-        let given: Vec<Kept<Given>> = Kept::list(self.store(), &provision_given()).await?;
+        let given: Vec<Stored<JobInputs>> =
+            Stored::list(self.store(), &keys::given_profiles()).await?;
         let is_needed =
-            |kept: &&Kept<Given>| needed.iter().any(|digest| kept.key == given_key(digest));
+            |kept: &&Stored<JobInputs>| needed.iter().any(|digest| kept.key == given_key(digest));
         for kept in given.iter().filter(|kept| !is_needed(kept)) {
             let ops = vec![Op::Delete(kept.key.clone())];
             self.store().commit(Txn { compares: vec![kept.unchanged()], ops }).await?;
@@ -154,14 +171,15 @@ impl Runs {
 fn after(
     node: &NodeRecord,
     digest: &str,
-    given: Given,
+    given: JobInputs,
     was: Option<InstalledRecord>,
     at: Timestamp,
 ) -> InstalledRecord {
-    let Given { profile, artifacts, .. } = given;
-    let (run, document) = (node.shown.run.clone(), digest.to_owned());
+    let JobInputs { profile, artifacts, .. } = given;
+    let run = node.shown.run.clone();
+    let document = digest.to_owned();
     let root = node.root.clone();
-    let now = Installed { run, profile, document, artifacts, root, at };
+    let now = Installation { run, profile, document, artifacts, root, at };
     // The same again is nothing to go back to.
     let before = was.and_then(|was| {
         let is_same = was.now.document == now.document;
@@ -170,9 +188,16 @@ fn after(
     InstalledRecord { node: node.shown.id, now, before }
 }
 
-/// The contents that nodes need to go back to what they had, each with the first of them.
-pub(crate) async fn contents_to_go_back(store: &dyn Store) -> Result<HashSet<Digest>, StoreError> {
-    let all: Vec<Kept<InstalledRecord>> = Kept::list(store, &provision_installed()).await?;
+#[async_trait]
+impl RetainedContents for Runs {
+    async fn retained(&self) -> Result<HashSet<Digest>, StoreError> {
+        contents_to_go_back(self.store()).await
+    }
+}
+
+/// Contents of current and previous installations, which garbage collection must keep.
+async fn contents_to_go_back(store: &dyn Store) -> Result<HashSet<Digest>, StoreError> {
+    let all: Vec<Stored<InstalledRecord>> = Stored::list(store, &keys::all_installed()).await?;
     let of = |artifacts: &BTreeMap<String, String>| {
         artifacts.values().filter_map(|digest| digest.parse().ok()).collect::<Vec<Digest>>()
     };
@@ -188,8 +213,8 @@ pub(crate) async fn contents_to_go_back(store: &dyn Store) -> Result<HashSet<Dig
 mod tests {
     use super::*;
 
-    fn installed(document: &str) -> Installed {
-        Installed {
+    fn installed(document: &str) -> Installation {
+        Installation {
             run: "r".to_owned(),
             profile: "p".parse().unwrap(),
             document: document.to_owned(),
@@ -200,9 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_goes_back_to_what_it_had_and_who_succeeded_to_what_it_had_before() {
+    fn previous_installation_depends_on_the_last_outcome() {
         let node = NodeId::from_bits(1);
-        let (now, before) = (installed("new"), Some(installed("old")));
+        let now = installed("new");
+        let before = Some(installed("old"));
         let all = AllInstalled(HashMap::from([(node, InstalledRecord { node, now, before })]));
         let to = |last| all.previous(node, last).map(|to| to.document.as_str());
         assert_eq!(to(None), Some("old"));

@@ -1,11 +1,10 @@
-//! What is kept of runs: one record of the run, one of each node in it, and one for each node that
-//! says in which run it was last.
+//! Stored records of runs: one per run, one per node of a run, and one per node that names its last
+//! run.
 
 use std::collections::BTreeMap;
 
-use hoist_api::provision::{Counts, How, Installed, NodeRunState, RootDisk, RunNode};
-use hoist_inventory::record;
-use hoist_metadata::provision::Arming;
+use hoist_api::provision::{Counts, How, Installation, NodeRunState, RootDisk, RunNode};
+use hoist_metadata::provision::Enrollment;
 use hoist_model::{BootState, Digest, Name, NodeId, ProvisionProfileSpec};
 use hoist_store::{Compare, Key, Op, Record, Revision, Store, StoreError};
 use jiff::Timestamp;
@@ -14,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::scan::{Step, walk};
+use hoist_chassis::scan::{Step, walk};
+
+use super::keys;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RunRecord {
@@ -26,7 +27,7 @@ pub(super) struct RunRecord {
     /// Nothing more is begun.
     #[serde(default)]
     pub(super) aborted: bool,
-    /// All its nodes are over: nobody has to look at it any more.
+    /// All nodes are finished; the background task skips this run.
     #[serde(default)]
     pub(super) over: bool,
     /// What became of its nodes, once it is over: lists of runs need not read all of them.
@@ -44,20 +45,20 @@ pub(super) struct NodeRecord {
     /// SHA-256 of what its agent shows, in hexadecimal digits; of the last attempt.
     #[serde(default)]
     pub(super) session: Option<String>,
-    /// The arming of the attempt before: an agent that stayed in memory with its key goes on with it.
+    /// The enrollment of the previous attempt. An agent that stayed in memory continues with it.
     #[serde(default)]
-    pub(super) earlier: Option<Arming>,
+    pub(super) earlier: Option<Enrollment>,
     /// The last event that was taken in.
     #[serde(default)]
     pub(super) seq: u64,
     /// When its agent was last heard of, within half a minute.
     #[serde(default)]
     pub(super) heard: Option<Timestamp>,
-    /// Of the node, when it was armed last.
+    /// The generation of the node when it was last enrolled.
     #[serde(default)]
     pub(super) generation: Option<u64>,
-    /// Of the node, when the run began with it: markers on its disks carry it, by which the next
-    /// attempt knows what is its own.
+    /// The node's generation when the run started. Disk markers carry it, so that a later attempt
+    /// recognises its own disks.
     #[serde(default)]
     pub(super) begun_generation: Option<u64>,
     /// Of earlier attempts, as `session`; the last ones.
@@ -66,28 +67,28 @@ pub(super) struct NodeRecord {
     /// The disks that its root is on, by its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) root: Vec<RootDisk>,
-    /// When it was told that nothing is heard of its agent; nothing since it was heard again.
+    /// When the agent's silence was reported; cleared by its next heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) told_silent: Option<Timestamp>,
-    /// Since when an agent has an order of which nobody has heard what came of it.
+    /// Since when an agent has a job without a reported outcome.
     #[serde(default)]
-    pub(super) ordered: Option<Timestamp>,
-    /// Its agent is told to end.
+    pub(super) given_at: Option<Timestamp>,
+    /// The agent must stop.
     #[serde(default)]
     pub(super) abort: bool,
-    /// What had been decided about its booting before.
+    /// Boot state before the run.
     #[serde(default)]
     pub(super) before: Option<BootState>,
-    /// The digest of what it was given last.
+    /// Digest of the inputs of its last job.
     #[serde(default)]
     pub(super) given: Option<String>,
     /// It gets this, whatever its profile says now.
     #[serde(default)]
     pub(super) is_given: bool,
-    /// Its disks are put back, now or with the next attempt.
+    /// Its disks are restored, now or in the next attempt.
     #[serde(default, rename = "undoing")]
-    pub(super) undo: Option<Undoing>,
-    /// When its agent has ended, its disks are put back.
+    pub(super) undo: Option<UndoState>,
+    /// Its disks are restored when its agent has stopped.
     #[serde(default)]
     pub(super) undo_next: bool,
     /// Until when its system has to be up.
@@ -98,17 +99,17 @@ pub(super) struct NodeRecord {
 /// Sessions that are remembered when they are over.
 const MAX_OVER: usize = 8;
 
-/// What a node is made of: its profile as it was, and what the artifacts in it were.
+/// Inputs of a job: the profile at that time and the digests of its artifacts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Given {
+pub(super) struct JobInputs {
     pub(super) profile: Name,
     pub(super) spec: ProvisionProfileSpec,
     /// The content of each artifact that it names.
     pub(super) artifacts: BTreeMap<String, String>,
 }
 
-impl Given {
-    /// What it is kept under, and as what; nothing if it is more than a store takes.
+impl JobInputs {
+    /// Key and encoded value; `None` if it exceeds the store's limit.
     pub(super) fn packed(&self) -> Option<(String, Vec<u8>)> {
         let bytes = serde_json::to_vec(self).expect("a plain value");
         let digest = Digest::from_bytes(Sha256::digest(&bytes).into()).to_string();
@@ -117,23 +118,23 @@ impl Given {
 }
 
 pub(super) fn given_key(digest: &str) -> Key {
-    record::provision_given().child(digest)
+    keys::given_profiles().child(digest)
 }
 
-/// What a node has, and what it had before that.
+/// The node's current and previous installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InstalledRecord {
     pub(crate) node: NodeId,
-    pub(crate) now: Installed,
+    pub(crate) now: Installation,
     #[serde(default)]
-    pub(crate) before: Option<Installed>,
+    pub(crate) before: Option<Installation>,
 }
 
-/// What a node was before its disks were to be put back.
+/// The node's state before an undo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Undoing {
+pub(super) struct UndoState {
     pub(super) state: NodeRunState,
-    /// What it booted then.
+    /// Its boot state at that time.
     #[serde(default)]
     pub(super) boot: Option<BootState>,
 }
@@ -146,22 +147,22 @@ pub(super) struct Last {
     pub(super) over: bool,
 }
 
-/// What a machine has, as it said itself.
+/// Hardware facts reported by the machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct FactsRecord {
     pub(super) at: Timestamp,
     pub(super) facts: serde_json::Value,
 }
 
-/// Something that is kept, and where in the history of the store it was read.
+/// A stored value with its key and the revision at which it was read.
 #[derive(Debug, Clone)]
-pub(super) struct Kept<T> {
+pub(super) struct Stored<T> {
     pub(super) value: T,
     pub(super) key: Key,
     pub(super) at: Revision,
 }
 
-impl<T: DeserializeOwned + Send> Kept<T> {
+impl<T: DeserializeOwned + Send> Stored<T> {
     pub(super) fn read(record: &Record) -> Result<Self, StoreError> {
         let value = serde_json::from_slice(&record.value).map_err(|error| StoreError::Damaged {
             detail: format!("`{}` cannot be read: {error}", record.key),
@@ -183,7 +184,7 @@ impl<T: DeserializeOwned + Send> Kept<T> {
         found.into_iter().collect()
     }
 
-    /// That nobody else has written it since.
+    /// Precondition that the record is unchanged since it was read.
     pub(super) fn unchanged(&self) -> Compare {
         Compare::At(self.key.clone(), self.at)
     }
@@ -194,11 +195,11 @@ pub(super) fn put<T: Serialize>(key: Key, value: &T) -> Op {
 }
 
 pub(super) fn node_key(run: &str, node: NodeId) -> Key {
-    record::provision_nodes(run).child(&node.to_string())
+    keys::run_nodes(run).child(&node.to_string())
 }
 
 pub(super) fn last_key(node: NodeId) -> Key {
-    record::provision_lasts().child(&node.to_string())
+    keys::last_runs().child(&node.to_string())
 }
 
 impl NodeRecord {
@@ -206,7 +207,7 @@ impl NodeRecord {
         node_key(&self.shown.run, self.shown.id)
     }
 
-    /// What is written of a node: its record, and whether it is free for another run.
+    /// Store operations for a node: its record, and its claim on the node.
     pub(super) fn ops(&self) -> Vec<Op> {
         let RunNode { id, run, state, .. } = &self.shown;
         let last = Last { node: *id, run: run.clone(), over: state.is_over() };
@@ -215,10 +216,10 @@ impl NodeRecord {
 
     /// Whether something may have been written to its disks.
     pub(super) fn is_touched(&self) -> bool {
-        self.shown.changed || self.ordered.is_some()
+        self.shown.changed || self.given_at.is_some()
     }
 
-    /// Its agent of before is told that it is over, when it is heard again.
+    /// The previous agent gets `attempt-over` at its next request.
     pub(super) fn end_session(&mut self) {
         self.over.extend(self.session.take());
         let surplus = self.over.len().saturating_sub(MAX_OVER);

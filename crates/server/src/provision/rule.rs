@@ -1,12 +1,12 @@
-//! The provisioning context's say about a change before it is made: what a profile says can be read
-//! as a provisioning document.
+//! Provisioning's rule for changes of the site: a profile must be a valid provisioning document.
 
 use hoist_api::provision::How;
 use hoist_boot::agent::archives;
-use hoist_inventory::plan::{Patience, Plan, Reason, Refusal, Rule};
-use hoist_inventory::{Resource, Roster};
-use hoist_model::{Arch, Artifact, Fault, Kind, ProvisionProfile};
-use hoist_provision::diagnostic::Diagnostic;
+use hoist_diagnostic::Diagnostic;
+use hoist_model::{Arch, Artifact, Kind, ProvisionProfile};
+use hoist_provision::diagnostic::ProvisionDiagnostic;
+use hoist_site::plan::{Plan, Reason, Refusal, Rule, ValidationDeadline};
+use hoist_site::{Resource, Roster};
 use uuid::Uuid;
 
 use super::document::{self, Case, Past};
@@ -18,7 +18,7 @@ const MAX_TOLD: usize = 20;
 pub(super) struct ProfileRule;
 
 impl Rule for ProfileRule {
-    fn judge(&self, before: &Roster, plan: &mut Plan, _: &Patience) -> Vec<Refusal> {
+    fn validate(&self, before: &Roster, plan: &mut Plan, _: &ValidationDeadline) -> Vec<Refusal> {
         let written: Vec<_> = written(plan).collect();
         if written.is_empty() && !touches_archives(before, plan) {
             return Vec::new();
@@ -35,7 +35,7 @@ impl Rule for ProfileRule {
         wrong.chain(others.filter_map(lacking)).collect()
     }
 
-    fn holds(&self, _: (&Roster, &Plan), (before, plan): (&Roster, &Plan)) -> bool {
+    fn still_holds(&self, _: (&Roster, &Plan), (before, plan): (&Roster, &Plan)) -> bool {
         written(plan).next().is_none() && !touches_archives(before, plan)
     }
 }
@@ -57,29 +57,34 @@ fn touches_archives(before: &Roster, plan: &Plan) -> bool {
     })
 }
 
-/// What a profile needs of plug-ins and no artifact has, for whichever machines.
+/// Plug-ins that a profile needs and no artifact provides for any architecture.
 fn lacking(roster: &Roster, profile: &ProvisionProfile) -> Option<Refusal> {
     let (place, needed) = archives(roster, &profile.spec, Arch::Unknown).err()?;
-    let fault = Fault::new(place, format!("no artifact has the plug-in for `{needed}`")).hint(
-        "`hoist plugin pack DIR --out FILE --add` brings it; `hoist artifact list` shows all",
-    );
-    let subject = format!("{} {}", Kind::ProvisionProfile, profile.name);
-    Some(Refusal::new(Reason::Missing, subject, fault))
+    let fault = Diagnostic::new(place, format!("no artifact contains the plug-in for `{needed}`"))
+        .hint(
+            "`hoist plugin pack DIR --out FILE --add` brings it; `hoist artifact list` shows all",
+        );
+    let refusal = Refusal::of(Reason::Missing, Kind::ProvisionProfile, &profile.name, fault);
+    Some(refusal.with_value(&needed))
 }
 
 /// For a node that is made up: nothing of it depends on which one it is.
 fn judged(roster: &Roster, profile: &ProvisionProfile) -> Vec<Refusal> {
-    let (node, how) = (hoist_template::sample(), How::default());
-    let (txn, base, past) = (Uuid::nil(), "http://controller", Past::default());
+    let node = hoist_template::sample();
+    let how = How::default();
+    let txn = Uuid::nil();
+    let base = "http://controller";
+    let past = Past::default();
     let case = Case { roster, node: &node, how: &how, txn, base, were: None, drive: None, past };
     let made = document::make(&profile.spec, &case);
     let found = document::check(&profile.spec, &case, &made);
     found.into_iter().take(MAX_TOLD).map(|found| refusal(profile, found)).collect()
 }
 
-fn refusal(profile: &ProvisionProfile, found: Diagnostic) -> Refusal {
-    let Diagnostic { place, what, hint, .. } = found;
-    let at = if place.starts_with("document.") { place } else { format!("document.{place}") };
-    let fault = Fault { hint, ..Fault::new(at, what) };
-    Refusal::new(Reason::Invalid, format!("{} {}", Kind::ProvisionProfile, profile.name), fault)
+fn refusal(profile: &ProvisionProfile, found: ProvisionDiagnostic) -> Refusal {
+    let mut diagnostic = found.diagnostic;
+    if !diagnostic.at.starts_with("document.") {
+        diagnostic.at.insert_str(0, "document.");
+    }
+    Refusal::of(Reason::Invalid, Kind::ProvisionProfile, &profile.name, diagnostic)
 }

@@ -1,24 +1,22 @@
-//! Runs in the store. Every step of a node is one transaction with what it boots from then on, so
-//! that whatever fails in between, and whichever controller is asked, both say the same.
+//! Runs in the store. Every transition of a node is one transaction with its next boot state, so
+//! that both agree after any failure and on every controller.
 //!
-//! No controller has a run for itself: whoever sees that something can be begun begins it, and the
-//! store lets one of them be the first.
+//! No controller owns a run: each one may start nodes, and the store's compare decides who wins.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hoist_api::Code;
 use hoist_api::provision::{Counts, How, NodeRunState, Progress, Run, RunNode, StartRequest};
-use hoist_inventory::record;
-use hoist_inventory::registry::{Terms, WriteError};
-use hoist_inventory::{AddressFit, Registry, Roster};
-use hoist_metadata::SiteKey;
-use hoist_metadata::provision::Arming;
-use hoist_metadata::token::NONCE_BYTES;
+use hoist_metadata::provision::Enrollment;
 use hoist_model::{Digest, Name, Node, NodeId, Provisioning};
+use hoist_site::registry::{Terms, WriteError};
+use hoist_site::site_key::NONCE_BYTES;
+use hoist_site::{AddressFit, Registry, Roster, SiteKey};
 use hoist_store::{Compare, Op, StoreError, Txn};
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -27,24 +25,27 @@ use uuid::Uuid;
 use super::backup;
 use super::boot_change::{BootChange, Together};
 use super::decide;
-use super::record::{Kept, Last, NodeRecord, RunRecord, last_key, node_key, put};
-use crate::audit::{AuditError, Draft};
-use crate::boot::{AgentsSent, Boot};
-use crate::failure::Failure;
-use crate::metadata::provision::Armings;
-use crate::metadata::shown_key;
-use crate::server::Chassis;
+use super::keys;
+use super::record::{Last, NodeRecord, RunRecord, Stored, last_key, node_key, put};
+use crate::audited_commit::AuditedCommit;
+use crate::boot::UnerasedNodes;
+use crate::enrollment::{self, AgentsSent, Enrollments, shown_key};
+use crate::inventory::write_failure;
+use crate::site::Site;
+use hoist_chassis::Chassis;
+use hoist_chassis::audit::{AuditError, Draft};
+use hoist_chassis::failure::Failure;
 
-/// How often somebody else may be faster.
+/// Attempts of a transaction under conflicting writes.
 pub(super) const TRIES: usize = 16;
 /// Nodes that are begun in one transaction.
 const BATCH: usize = 200;
 /// Runs that are remembered; the oldest that are over are forgotten.
 pub(super) const MAX_RUNS: usize = 200;
-/// How often runs are looked at although nothing was heard.
+/// Interval of the background task without events.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often what an agent says of itself is written, while it does the same; less often while there
-/// are many of them, so that a slow store has time for what counts.
+/// How often progress within one step is stored; less often with many agents, so that a slow store
+/// keeps up with transitions.
 const WRITE_EVERY: SignedDuration = SignedDuration::from_secs(10);
 const WRITE_EACH: SignedDuration = SignedDuration::from_millis(20);
 const WRITE_AT_LEAST_EVERY: SignedDuration = SignedDuration::from_secs(30);
@@ -61,7 +62,7 @@ struct Inner {
     registry: Registry,
     key: SiteKey,
     sent: AgentsSent,
-    enrollments: Armings,
+    enrollments: Enrollments,
     /// After so long an agent that says nothing is taken for dead.
     silence: SignedDuration,
     listens_since: Timestamp,
@@ -70,27 +71,27 @@ struct Inner {
     news: Notify,
 }
 
-/// What becomes of one node of a run.
+/// A change of one node of a run, written in one transaction.
 #[derive(Debug)]
-pub(super) struct Changed {
-    pub(super) was: Kept<NodeRecord>,
+pub(super) struct NodeChange {
+    pub(super) was: Stored<NodeRecord>,
     pub(super) now: NodeRecord,
     pub(super) boot: Option<BootChange>,
     pub(super) more: Vec<Op>,
 }
 
-impl Changed {
-    pub(super) fn new(was: Kept<NodeRecord>, now: NodeRecord) -> Self {
+impl NodeChange {
+    pub(super) fn new(was: Stored<NodeRecord>, now: NodeRecord) -> Self {
         Self { was, now, boot: None, more: Vec::new() }
     }
 }
 
-/// A node that is provisioned.
+/// A node chosen for a run.
 #[derive(Debug, Clone)]
-pub(super) struct Picked {
+pub(super) struct ChosenNode {
     pub(super) node: Arc<Node>,
     pub(super) profile: Name,
-    /// The digest of what it had before, if it goes back to that.
+    /// Digest of the inputs of its previous installation, with `--previous`.
     pub(super) given: Option<String>,
 }
 
@@ -98,20 +99,20 @@ pub(super) struct Picked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
     Done,
-    /// Somebody else was faster; nothing was.
+    /// A conflicting write came first; nothing was written.
     Overtaken,
 }
 
 impl Runs {
-    pub fn new(boot: &Boot, key: SiteKey, silence: Duration) -> Self {
+    pub fn new(chassis: &Chassis, site: &Site, sent: AgentsSent, silence: Duration) -> Self {
         Self(Arc::new(Inner {
-            chassis: boot.chassis.clone(),
-            registry: boot.registry.clone(),
-            enrollments: Armings::of(&boot.chassis, key.clone()),
-            key,
-            sent: boot.agents_sent.clone(),
+            chassis: chassis.clone(),
+            registry: site.registry.clone(),
+            enrollments: Enrollments::of(chassis, site.key.clone()),
+            key: site.key.clone(),
+            sent,
             silence: SignedDuration::try_from(silence).unwrap_or(SignedDuration::MAX),
-            listens_since: boot.chassis.clock.now(),
+            listens_since: chassis.clock.now(),
             live: Mutex::default(),
             news: Notify::new(),
         }))
@@ -145,21 +146,21 @@ impl Runs {
         self.0.listens_since
     }
 
-    pub(super) async fn header(&self, run: &str) -> Result<Option<Kept<RunRecord>>, StoreError> {
-        match record::provision_run_key(run) {
-            Some(key) => Kept::get(self.store(), &key).await,
+    pub(super) async fn header(&self, run: &str) -> Result<Option<Stored<RunRecord>>, StoreError> {
+        match keys::run(run) {
+            Some(key) => Stored::get(self.store(), &key).await,
             None => Ok(None),
         }
     }
 
-    pub(super) async fn headers(&self) -> Result<Vec<Kept<RunRecord>>, StoreError> {
-        Kept::list(self.store(), &record::provision_runs()).await
+    pub(super) async fn headers(&self) -> Result<Vec<Stored<RunRecord>>, StoreError> {
+        Stored::list(self.store(), &keys::runs()).await
     }
 
     /// Those of a run, in their order.
-    pub(super) async fn nodes(&self, run: &str) -> Result<Vec<Kept<NodeRecord>>, StoreError> {
-        let mut nodes: Vec<Kept<NodeRecord>> =
-            Kept::list(self.store(), &record::provision_nodes(run)).await?;
+    pub(super) async fn nodes(&self, run: &str) -> Result<Vec<Stored<NodeRecord>>, StoreError> {
+        let mut nodes: Vec<Stored<NodeRecord>> =
+            Stored::list(self.store(), &keys::run_nodes(run)).await?;
         nodes.sort_by_key(|node| node.value.order);
         Ok(nodes)
     }
@@ -168,23 +169,26 @@ impl Runs {
         &self,
         run: &str,
         node: NodeId,
-    ) -> Result<Option<Kept<NodeRecord>>, StoreError> {
-        Kept::get(self.store(), &node_key(run, node)).await
+    ) -> Result<Option<Stored<NodeRecord>>, StoreError> {
+        Stored::get(self.store(), &node_key(run, node)).await
     }
 
     /// In which run a node was last.
     pub(super) async fn last(&self, node: NodeId) -> Result<Option<Last>, StoreError> {
-        Ok(Kept::get(self.store(), &last_key(node)).await?.map(|kept| kept.value))
+        Ok(Stored::get(self.store(), &last_key(node)).await?.map(|kept| kept.value))
     }
 
-    /// Who may take, and has taken, what is a node's.
-    pub(super) async fn arming(&self, node: NodeId) -> Result<Option<Arming>, StoreError> {
-        Ok(Kept::get(self.store(), &record::arming_key(node)).await?.map(|kept| kept.value))
+    /// The node's enrollment.
+    pub(super) async fn enrollment(&self, node: NodeId) -> Result<Option<Enrollment>, StoreError> {
+        Ok(Stored::get(self.store(), &enrollment::keys::enrollment(node))
+            .await?
+            .map(|kept| kept.value))
     }
 
-    /// What all nodes are armed with.
-    pub(super) async fn armings(&self) -> Result<HashMap<NodeId, Arming>, StoreError> {
-        let all: Vec<Kept<Arming>> = Kept::list(self.store(), &record::armings()).await?;
+    /// The enrollments of all nodes.
+    pub(super) async fn enrollments(&self) -> Result<HashMap<NodeId, Enrollment>, StoreError> {
+        let all: Vec<Stored<Enrollment>> =
+            Stored::list(self.store(), &enrollment::keys::enrollments()).await?;
         Ok(all.into_iter().map(|kept| (kept.value.node, kept.value)).collect())
     }
 
@@ -195,17 +199,18 @@ impl Runs {
         nodes: Vec<NodeRecord>,
     ) -> Result<Run, StoreError> {
         let counts = decide::count(&nodes);
-        let mut armings = match nodes.as_slice() {
+        let mut enrollments = match nodes.as_slice() {
             [node] => {
-                self.arming(node.shown.id).await?.into_iter().map(|it| (it.node, it)).collect()
+                self.enrollment(node.shown.id).await?.into_iter().map(|it| (it.node, it)).collect()
             }
-            _ => self.armings().await?,
+            _ => self.enrollments().await?,
         };
         let nodes = nodes.into_iter().map(|node| {
-            let arming = armings.remove(&node.shown.id).filter(|_| node.shown.state.is_active());
+            let enrollment =
+                enrollments.remove(&node.shown.id).filter(|_| node.shown.state.is_active());
             let mut shown = self.shown(node);
-            if let Some(Arming { redeemed, quarantined, elsewhere, .. }) = arming {
-                shown.enrolled = redeemed.as_ref().map(shown_key);
+            if let Some(Enrollment { claimed, quarantined, elsewhere, .. }) = enrollment {
+                shown.claimed = claimed.as_ref().map(shown_key);
                 shown.quarantined = quarantined.iter().map(shown_key).collect();
                 shown.elsewhere = elsewhere;
             }
@@ -219,10 +224,10 @@ impl Runs {
         let mut shown = node.shown;
         shown.note = why.or(shown.note);
         if shown.state == NodeRunState::Working {
-            let live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+            let live = self.0.live.lock();
             let said = live.get(&(shown.run.clone(), shown.id));
             let kept = shown.progress.as_ref().map_or(shown.since, |progress| progress.at);
-            // What the agent of an earlier attempt said is over.
+            // Progress of an earlier attempt is void.
             shown.progress = said.filter(|said| kept <= said.at).cloned().or(shown.progress);
         }
         shown
@@ -252,12 +257,13 @@ impl Runs {
         &self,
         request: &StartRequest,
         by: &str,
-        chosen: &[Picked],
+        chosen: &[ChosenNode],
         audit: Draft,
     ) -> Result<String, Failure> {
-        let (now, roster) = (self.now(), self.roster());
+        let now = self.now();
+        let roster = self.roster();
         // Such names grow with time, as those of nodes do.
-        let run = hoist_inventory::registry::mint_id().to_string().to_ascii_lowercase();
+        let run = hoist_site::registry::mint_id().to_string().to_ascii_lowercase();
         let header = RunRecord {
             run: run.clone(),
             selector: request.selector.clone(),
@@ -269,10 +275,11 @@ impl Runs {
             counts: None,
         };
         let lasts = self.lasts().await?;
-        let key = record::provision_run_key(&run).expect("letters and digits");
-        let (mut compares, mut ops) = (vec![Compare::Absent(key.clone())], vec![put(key, &header)]);
+        let key = keys::run(&run).expect("letters and digits");
+        let mut compares = vec![Compare::Absent(key.clone())];
+        let mut ops = vec![put(key, &header)];
         let installed = self.all_installed().await?;
-        for (order, Picked { node, profile, given }) in (0..).zip(chosen) {
+        for (order, ChosenNode { node, profile, given }) in (0..).zip(chosen) {
             let last = lasts.get(&node.id);
             check_free(node, last)?;
             compares.push(match last {
@@ -298,7 +305,7 @@ impl Runs {
                     previous: installed.now(node.id).cloned(),
                     receipts: serde_json::Value::Null,
                     erased: Vec::new(),
-                    enrolled: None,
+                    claimed: None,
                     quarantined: Vec::new(),
                     elsewhere: Vec::new(),
                 },
@@ -313,7 +320,7 @@ impl Runs {
                 over: Vec::new(),
                 root: Vec::new(),
                 told_silent: None,
-                ordered: None,
+                given_at: None,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
                 given: given.clone(),
@@ -332,8 +339,8 @@ impl Runs {
         Ok(run)
     }
 
-    pub(super) async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
-        let lasts: Vec<Kept<Last>> = Kept::list(self.store(), &record::provision_lasts()).await?;
+    pub(super) async fn lasts(&self) -> Result<HashMap<NodeId, Stored<Last>>, StoreError> {
+        let lasts: Vec<Stored<Last>> = Stored::list(self.store(), &keys::last_runs()).await?;
         Ok(lasts.into_iter().map(|last| (last.value.node, last)).collect())
     }
 
@@ -350,11 +357,11 @@ impl Runs {
             .map(|(_, run)| run.as_str())
             .collect();
         // Who was not erased is known to be so for as long as it is there.
-        let is_over = |header: &&Kept<RunRecord>| {
+        let is_over = |header: &&Stored<RunRecord>| {
             header.value.over && !kept.contains(header.value.run.as_str())
         };
         for header in headers.iter().filter(is_over).take(surplus) {
-            let nodes = record::provision_nodes(&header.value.run);
+            let nodes = keys::run_nodes(&header.value.run);
             let mut ops = vec![Op::Delete(header.key.clone()), Op::DeletePrefix(nodes)];
             let of_run = backups.iter().filter(|kept| kept.value.run == header.value.run);
             ops.extend(of_run.flat_map(|kept| backup::forgotten(kept.value.node)));
@@ -366,7 +373,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Begins what may be begun, and notes when all is over.
+    /// Starts nodes as far as the limits allow, and closes the run when all are finished.
     pub(super) async fn advance(&self, run: &str) -> Result<(), Failure> {
         for _ in 0..TRIES {
             let Some(header) = self.header(run).await? else { return Ok(()) };
@@ -405,8 +412,14 @@ impl Runs {
         Ok(())
     }
 
-    fn next(&self, run: &RunRecord, counts: Counts, nodes: Vec<Kept<NodeRecord>>) -> Vec<Changed> {
-        let (roster, now) = (self.roster(), self.now());
+    fn next(
+        &self,
+        run: &RunRecord,
+        counts: Counts,
+        nodes: Vec<Stored<NodeRecord>>,
+    ) -> Vec<NodeChange> {
+        let roster = self.roster();
+        let now = self.now();
         let mut room = if run.aborted { 0 } else { decide::room(&run.how, counts).min(BATCH) };
         let mut changes = Vec::new();
         for was in nodes {
@@ -420,22 +433,22 @@ impl Runs {
             let waits = shown.state == NodeRunState::Waiting;
             if waits && room > 0 && decide::obstacle(node).is_none() && !node.is_protected() {
                 room -= 1;
-                changes.push(self.armed(was, node, &run.how));
+                changes.push(self.enroll(was, node, &run.how));
             }
         }
         changes
     }
 
     /// It boots the agent from now on, which finds a token that is good for it once.
-    pub(super) fn armed(&self, was: Kept<NodeRecord>, node: &Node, how: &How) -> Changed {
+    pub(super) fn enroll(&self, was: Stored<NodeRecord>, node: &Node, how: &How) -> NodeChange {
         let now = self.now();
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
-        let arming = Arming::new(&self.0.key, node.id, node.generation, nonce, now)
+        let enrollment = Enrollment::new(&self.0.key, node.id, node.generation, nonce, now)
             .with_secrets_without_address(how.secrets_without_address);
         let session = self.session(node, &nonce);
         let mut next = was.value.clone();
-        next.become_state(NodeRunState::Armed, now);
+        next.become_state(NodeRunState::Pending, now);
         if next.shown.attempt == 0 {
             next.begun_generation = Some(node.generation);
         }
@@ -445,13 +458,14 @@ impl Runs {
         next.end_session();
         (next.session, next.seq, next.abort) = (Some(print(&session)), 0, false);
         (next.heard, next.generation, next.told_silent) = (None, Some(node.generation), None);
-        let (run, profile) = (next.shown.run.clone(), next.shown.profile.clone());
-        let more = vec![put(record::arming_key(node.id), &arming)];
+        let run = next.shown.run.clone();
+        let profile = next.shown.profile.clone();
+        let more = vec![put(enrollment::keys::enrollment(node.id), &enrollment)];
         let boot = Some(BootChange::Agent(Provisioning { run, profile, nonce }));
-        Changed { was, now: next, boot, more }
+        NodeChange { was, now: next, boot, more }
     }
 
-    /// What the agent of this arming shows.
+    /// The session token of the agent of this enrollment.
     pub(super) fn session(&self, node: &Node, nonce: &[u8; NONCE_BYTES]) -> String {
         let token = self.0.key.session(node.id, node.generation, nonce);
         format!("{}.{}", node.id, token.as_str())
@@ -464,17 +478,19 @@ impl Runs {
     pub(super) async fn write(
         &self,
         audit: Draft,
-        changes: Vec<Changed>,
-        run: Option<(&Kept<RunRecord>, &RunRecord)>,
+        changes: Vec<NodeChange>,
+        run: Option<(&Stored<RunRecord>, &RunRecord)>,
     ) -> Result<Wrote, Failure> {
         let now = self.now();
-        let (mut compares, mut ops, mut boots) = (Vec::new(), Vec::new(), Vec::new());
+        let mut compares = Vec::new();
+        let mut ops = Vec::new();
+        let mut boots = Vec::new();
         if let Some((was, next)) = run {
             compares.push(was.unchanged());
             ops.push(put(was.key.clone(), next));
         }
         for change in changes {
-            let Changed { was, now: next, boot, more } = change;
+            let NodeChange { was, now: next, boot, more } = change;
             compares.push(was.unchanged());
             ops.extend(next.ops());
             ops.extend(more);
@@ -482,10 +498,11 @@ impl Runs {
             boots.extend(boot.map(|boot| (next.shown.id, by, boot)));
         }
         let audited = audit.clone();
-        let together = Together::new(self.0.chassis.audit.committer(audit), compares, ops);
+        let together =
+            Together::new(AuditedCommit::new(&self.0.chassis.audit, audit), compares, ops);
         if !boots.is_empty() {
-            // Whoever started the run has said how many nodes it is about.
-            let terms = Terms { no_brake: true, ..Terms::default() };
+            // The operator confirmed the number of nodes when the run was started.
+            let terms = Terms { skip_change_guard: true, ..Terms::default() };
             let written = self.0.registry.write(terms, &together, |draft| {
                 for (node, by, boot) in &boots {
                     boot.draft(draft, *node, by, now);
@@ -494,7 +511,7 @@ impl Runs {
             });
             match written.await {
                 Err(WriteError::Precondition) => return Ok(Wrote::Overtaken),
-                written => drop(written?),
+                written => drop(written.map_err(write_failure)?),
             }
         }
         let Some(txn) = together.left() else { return Ok(Wrote::Done) };
@@ -504,14 +521,14 @@ impl Runs {
         }
     }
 
-    /// Changes one node of a run, again when somebody was faster. `change` says what becomes of it,
-    /// or that nothing does.
+    /// Changes one node of a run, and retries after a conflicting write. `change` returns the new
+    /// record, or `None` for no change.
     pub(super) async fn amend(
         &self,
         run: &str,
         node: NodeId,
         audit: &Draft,
-        change: impl Fn(&Runs, Kept<NodeRecord>) -> Option<Changed>,
+        change: impl Fn(&Runs, Stored<NodeRecord>) -> Option<NodeChange>,
     ) -> Result<Option<NodeRecord>, Failure> {
         for _ in 0..TRIES {
             let Some(was) = self.node(run, node).await? else { return Ok(None) };
@@ -529,7 +546,7 @@ impl Runs {
             .with_remedy("try again"))
     }
 
-    /// What is told when a node is another step further.
+    /// Publishes the event of a node's transition.
     pub(super) fn changed(&self, node: &NodeRecord) {
         let RunNode { run, state, problems, attempt, .. } = &node.shown;
         let told = serde_json::json!({
@@ -538,7 +555,7 @@ impl Runs {
         self.tell_node(&format!("provision.{state}"), &node.shown.node, told);
         if state.is_over() {
             let key = (run.clone(), node.shown.id);
-            self.0.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            self.0.live.lock().remove(&key);
             metrics::counter!("hoist_provision_nodes_total", "outcome" => state.as_str())
                 .increment(1);
             self.0.news.notify_one();
@@ -547,7 +564,7 @@ impl Runs {
 
     /// Remembers how far an agent is, and says whether that is worth being written.
     pub(super) fn heard_of(&self, node: &NodeRecord, progress: &Progress) -> bool {
-        let mut live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.0.live.lock();
         live.insert((node.shown.run.clone(), node.shown.id), progress.clone());
         let Some(kept) = &node.shown.progress else { return true };
         let same = kept.action == progress.action && kept.step == progress.step;
@@ -569,7 +586,7 @@ impl Runs {
     pub async fn watch(self, stop: CancellationToken) {
         loop {
             if let Err(error) = Box::pin(self.look()).await {
-                tracing::warn!(error = %crate::chain(&error), "runs are not looked after");
+                tracing::warn!(error = %hoist_diagnostic::chain(&error), "runs are not looked after");
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -579,7 +596,7 @@ impl Runs {
         }
     }
 
-    /// What is wrong with one of them keeps nobody from the others.
+    /// A problem with one run must not stop the others.
     async fn look(&self) -> Result<(), Failure> {
         self.note_sent().await?;
         let mut headers = self.headers().await?;
@@ -594,20 +611,21 @@ impl Runs {
                 Box::pin(self.advance(run)).await
             };
             if let Err(error) = looked.await {
-                tracing::warn!(run, error = %crate::chain(&error), "a run is not looked after");
+                tracing::warn!(run, error = %hoist_diagnostic::chain(&error), "a run is not looked after");
             }
         }
         Ok(())
     }
 
-    /// Keeps which addresses have fetched the agent's boot script; what cannot be kept is kept later.
+    /// Stores the addresses that fetched the agent's boot script; retries later if the store is
+    /// down.
     async fn note_sent(&self) -> Result<(), Failure> {
         let roster = self.roster();
         for (id, sent) in self.0.sent.all() {
             if let Some(node) = roster.by_id(id) {
                 let fits = |from| roster.address_fit(node, from);
                 self.0.enrollments.note_fetches(node, &sent, &fits).await?;
-                // Whoever else has it, the machine has not booted by that.
+                // A request from another node's address does not prove that the machine booted.
                 if sent.to.iter().any(|from| fits(*from) != AddressFit::Foreign) {
                     self.agent_was_sent(id).await?;
                 }
@@ -620,9 +638,10 @@ impl Runs {
     /// How many agents are heard by this controller, and how fast they are together.
     fn measure(&self) {
         let now = self.now();
-        let live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = self.0.live.lock();
         let heard = live.values().filter(|said| now.duration_since(said.at) < HEARD_NOW);
-        let (mut agents, mut rate) = (0_u32, 0_u64);
+        let mut agents = 0_u32;
+        let mut rate = 0_u64;
         for said in heard {
             agents += 1;
             let is_bytes = said.unit.as_deref().is_none_or(|unit| unit == "bytes");
@@ -633,9 +652,9 @@ impl Runs {
         metrics::gauge!("hoist_provision_bytes_per_second").set(rate as f64);
     }
 
-    /// What agents said whose end was told to another controller.
+    /// Drops progress of agents that reported to another controller.
     fn forget_all_but(&self, open: &HashSet<&str>) {
-        let mut live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.0.live.lock();
         live.retain(|(run, _), _| open.contains(run.as_str()));
     }
 }
@@ -647,15 +666,15 @@ fn pause(agents: usize) -> SignedDuration {
 }
 
 /// A node that was removed meanwhile.
-fn gone(was: Kept<NodeRecord>, now: Timestamp) -> Changed {
+fn gone(was: Stored<NodeRecord>, now: Timestamp) -> NodeChange {
     let mut next = was.value.clone();
     next.become_state(NodeRunState::Aborted, now);
     next.shown.note = Some("the node was removed".to_owned());
-    Changed::new(was, next)
+    NodeChange::new(was, next)
 }
 
 /// A node is in one run at a time.
-pub(super) fn check_free(node: &Node, last: Option<&Kept<Last>>) -> Result<(), Failure> {
+pub(super) fn check_free(node: &Node, last: Option<&Stored<Last>>) -> Result<(), Failure> {
     let Some(last) = last.filter(|last| !last.value.over) else { return Ok(()) };
     let run = &last.value.run;
     let detail = format!("node `{}` is in run {run}, which is not over", node.name);
@@ -663,7 +682,7 @@ pub(super) fn check_free(node: &Node, last: Option<&Kept<Last>>) -> Result<(), F
         .with_remedy(format!("`hoist provision status {run}`, then `retry` or `abort`")))
 }
 
-/// What the controller writes by itself.
+/// Audit draft of the controller's own writes.
 pub(super) fn own_draft(what: &str, run: &str) -> Draft {
     Draft {
         who: "controller".to_owned(),
@@ -674,7 +693,7 @@ pub(super) fn own_draft(what: &str, run: &str) -> Draft {
     }
 }
 
-/// What is kept of what an agent shows.
+/// Stored hash of a session token.
 pub(super) fn print(session: &str) -> String {
     Digest::from_bytes(Sha256::digest(session.as_bytes()).into()).to_string()
 }
@@ -707,7 +726,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_more_agents_there_are_the_less_often_each_is_written_and_none_looks_dead() {
+    fn heartbeat_writes_scale_down_without_false_deaths() {
         assert_eq!(pause(1), WRITE_EVERY);
         assert_eq!(pause(1000), SignedDuration::from_secs(20));
         assert_eq!(pause(usize::MAX), WRITE_AT_LEAST_EVERY);

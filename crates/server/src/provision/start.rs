@@ -5,27 +5,33 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use hoist_api::admin::Verb;
-use hoist_api::provision::{Chosen, How, Installed, LeftOutNode, StartRequest, Started};
-use hoist_api::{Code, Fault, Problem};
+use hoist_api::provision::{
+    How, Installation, LeftOutNode, SelectedNode, StartRequest, StartResult,
+};
+use hoist_api::{Code, Problem};
 use hoist_boot::agent;
-use hoist_inventory::Roster;
+use hoist_diagnostic::Diagnostic;
 use hoist_model::provision_profile::{OWN_ACTIONS, agent_artifacts};
 use hoist_model::{Node, NodeId, ProvisionProfile, ProvisionProfileSpec};
-use hoist_provision::diagnostic::{self, Diagnostic};
+use hoist_provision::diagnostic::{self, ProvisionDiagnostic};
 use hoist_provision::facts::SignatureKind;
+use hoist_site::Roster;
 use uuid::Uuid;
 
 use super::document::{self, Case, Past};
-use super::runs::{Picked, Runs, check_free};
+use super::runs::{ChosenNode, Runs, check_free};
 use super::view::sees_profile;
 use super::{Provision, WRITE, decide, sight};
-use crate::auth::AuditContext;
-use crate::extract::Json;
-use crate::failure::Failure;
-use crate::inventory::{bad_parameter, bind, no_such_node};
+use crate::boot::UnerasedNodes;
+use crate::inventory::write_failure;
+use crate::inventory::{bad_parameter, bind};
 use crate::metadata::NO_ADDRESS_REMEDY;
-use crate::principal::Principal;
-use crate::route::Route;
+use crate::node_lookup::no_such_node;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::Json;
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::Route;
 
 /// Actions and kinds that can be named.
 const MAX_WORDS: usize = 64;
@@ -39,7 +45,7 @@ pub(super) fn routes() -> Vec<Route<Provision>> {
         Route::post("/provision/v1/runs", WRITE, start)
             .summary("Provision the nodes of a selector; what is on their disks may be destroyed")
             .takes::<StartRequest>()
-            .gives::<Started>(200)
+            .gives::<StartResult>(200)
             .selective(),
     ]
 }
@@ -49,10 +55,10 @@ async fn start(
     principal: Principal,
     audit: AuditContext,
     Json(request): Json<StartRequest>,
-) -> Result<Json<Started>, Failure> {
+) -> Result<Json<StartResult>, Failure> {
     check(&request.how)?;
     let runs = &provision.runs;
-    let roster = runs.registry().latest().await?;
+    let roster = runs.registry().latest().await.map_err(write_failure)?;
     let bound = bind(&roster, &request.selector)?;
     let sight = sight(&principal, Verb::Write, &roster);
     let selected = roster.select_bound(&bound).into_iter();
@@ -83,14 +89,15 @@ async fn start(
     check_addresses(runs, &roster, &chosen, &request.how).await?;
     let lasts = runs.lasts().await?;
     chosen.iter().try_for_each(|picked| check_free(&picked.node, lasts.get(&picked.node.id)))?;
-    let needs_affects = runs.registry().brake_acts(&roster, chosen.len());
+    let needs_affects = runs.registry().needs_confirmation(&roster, chosen.len());
     let started = |run| {
-        let nodes = chosen.iter().map(|picked| Chosen {
+        let nodes = chosen.iter().map(|picked| SelectedNode {
             node: picked.node.name.clone(),
             profile: picked.profile.clone(),
         });
-        let (nodes, left_out) = (nodes.collect(), left_out.clone());
-        Started { run, dry_run: request.dry_run, nodes, left_out, needs_affects }
+        let nodes = nodes.collect();
+        let left_out = left_out.clone();
+        StartResult { run, dry_run: request.dry_run, nodes, left_out, needs_affects }
     };
     if request.dry_run {
         audit.nothing_written();
@@ -108,11 +115,11 @@ async fn start(
     Ok(Json(started(Some(run))))
 }
 
-/// Secrets go to who proves to be the node: where nothing but a token says so, somebody has to agree.
+/// Secrets go only to proven nodes. If a token is the only proof, the operator must agree.
 async fn check_addresses(
     runs: &Runs,
     roster: &Roster,
-    chosen: &[Picked],
+    chosen: &[ChosenNode],
     how: &How,
 ) -> Result<(), Failure> {
     if how.secrets_without_address {
@@ -120,7 +127,7 @@ async fn check_addresses(
     }
     let mut faults = Vec::new();
     let mut count = 0;
-    for Picked { node, profile, given } in chosen {
+    for ChosenNode { node, profile, given } in chosen {
         if roster.has_own_address(node) {
             continue;
         }
@@ -142,7 +149,11 @@ async fn check_addresses(
             let message =
                 format!("it has no address of its own, and gets secrets: {}", names.join(", "));
             let hint = format!("`hoist node set {} --ip …`", node.name);
-            faults.push(Fault { at: format!("Node {}", node.name), message, hint: Some(hint) });
+            faults.push(Diagnostic {
+                at: format!("Node {}", node.name),
+                message,
+                hint: Some(hint),
+            });
         }
     }
     if faults.is_empty() {
@@ -155,7 +166,7 @@ async fn check_addresses(
     Err(problem.into())
 }
 
-/// What is said about a run is something that can be done.
+/// Validates the options of a run.
 fn check(how: &How) -> Result<(), Failure> {
     if how.only.len() > MAX_WORDS || how.wipe.len() > MAX_WORDS {
         let message = format!("there are more than {MAX_WORDS} words");
@@ -182,7 +193,7 @@ fn check(how: &How) -> Result<(), Failure> {
 
 #[derive(Debug)]
 struct Choice {
-    chosen: Vec<Picked>,
+    chosen: Vec<ChosenNode>,
     left_out: Vec<LeftOutNode>,
 }
 
@@ -193,9 +204,11 @@ fn choose<'i>(
     nodes: Vec<Arc<Node>>,
     request: &StartRequest,
     unerased: &HashMap<NodeId, String>,
-    back: impl Fn(NodeId) -> Option<Option<&'i Installed>>,
+    back: impl Fn(NodeId) -> Option<Option<&'i Installation>>,
 ) -> Result<Choice, Failure> {
-    let (mut chosen, mut left_out, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+    let mut chosen = Vec::new();
+    let mut left_out = Vec::new();
+    let mut refused = Vec::new();
     for node in nodes {
         if let Some(why) = decide::obstacle(&node) {
             left_out.push(LeftOutNode { node: node.name.clone(), why });
@@ -207,15 +220,16 @@ fn choose<'i>(
             continue;
         }
         if let Some(back) = back(node.id) {
-            if let Some(Installed { profile, document, .. }) = back {
-                let (profile, given) = (profile.clone(), Some(document.clone()));
-                chosen.push(Picked { node, profile, given });
+            if let Some(Installation { profile, document, .. }) = back {
+                let profile = profile.clone();
+                let given = Some(document.clone());
+                chosen.push(ChosenNode { node, profile, given });
             } else {
                 let why = "nothing is known of what it had before".to_owned();
                 left_out.push(LeftOutNode { node: node.name.clone(), why });
             }
         } else if let Some(profile) = named.or_else(|| decide::profile_of(roster, &node)) {
-            chosen.push(Picked { node, profile: profile.name.clone(), given: None });
+            chosen.push(ChosenNode { node, profile: profile.name.clone(), given: None });
         } else {
             let why = NO_PROFILE.to_owned();
             left_out.push(LeftOutNode { node: node.name.clone(), why });
@@ -251,14 +265,15 @@ fn named_profile<'r>(
     let is_seen = |profile: &&Arc<ProvisionProfile>| sees_profile(roster, principal, profile);
     let found = roster.provision_profile(name).filter(is_seen).map(AsRef::as_ref);
     found.map(Some).ok_or_else(|| {
-        let message = format!("there is no ProvisionProfile `{name}`");
+        let message = format!("ProvisionProfile `{name}` not found");
         bad_parameter("profile", &message, "`hoist get provisionprofiles` shows all of them")
     })
 }
 
-fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Fault> {
+fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Diagnostic> {
     let at = format!("Node {}", node.name);
-    let fault = |message: String, hint: String| Fault { at: at.clone(), message, hint: Some(hint) };
+    let fault =
+        |message: String, hint: String| Diagnostic { at: at.clone(), message, hint: Some(hint) };
     if node.is_protected() {
         let hint = format!("`hoist node protect --off {}` first", node.name);
         return Some(fault("it is protected".to_owned(), hint));
@@ -271,19 +286,23 @@ fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Fault
     Some(fault(format!("it is installed since {since}"), hint))
 }
 
-/// Nobody gets a machine with what was on its disks.
-fn not_erased(node: &Node, run: &str) -> Fault {
+/// A retired machine must not leave with readable data.
+fn not_erased(node: &Node, run: &str) -> Diagnostic {
     let message =
         format!("its disks were to be erased in run {run}, and that has not come to its end");
     let hint = format!("`hoist provision retry {}` erases them", node.name);
-    Fault { at: format!("Node {}", node.name), message, hint: Some(hint) }
+    Diagnostic { at: format!("Node {}", node.name), message, hint: Some(hint) }
 }
 
-/// What would keep a machine from booting the agent.
-fn no_plugin(roster: &Roster, node: &Node, spec: &ProvisionProfileSpec) -> Option<Diagnostic> {
+/// The missing plug-in that would keep a machine from booting the agent.
+fn no_plugin(
+    roster: &Roster,
+    node: &Node,
+    spec: &ProvisionProfileSpec,
+) -> Option<ProvisionDiagnostic> {
     let (place, needed) = agent::archives(roster, spec, agent::arch(node, None)).err()?;
-    let what = format!("no artifact has the plug-in for `{needed}`");
-    let found = Diagnostic::new(diagnostic::Code::NoSuchThing, place, what);
+    let what = format!("no artifact contains the plug-in for `{needed}`");
+    let found = ProvisionDiagnostic::new(diagnostic::Code::NoSuchThing, place, what);
     Some(found.hint("`hoist plugin pack DIR --out FILE --add` brings it"))
 }
 
@@ -293,7 +312,7 @@ fn no_action(
     node: &Node,
     spec: &ProvisionProfileSpec,
     only: &[String],
-) -> Option<Diagnostic> {
+) -> Option<ProvisionDiagnostic> {
     let [_, initrd] = agent_artifacts(agent::arch(node, None));
     let is_known = |word: &str| {
         let in_agent = || roster.artifact(&initrd).is_some_and(|image| image.spec.has(word));
@@ -306,19 +325,22 @@ fn no_action(
     };
     let word = only.iter().find(|word| !is_known(word))?;
     let what = format!("`{word}` is no action that this profile's agent has");
-    let found = Diagnostic::new(diagnostic::Code::NoSuchThing, "only", what);
+    let found = ProvisionDiagnostic::new(diagnostic::Code::NoSuchThing, "only", what);
     let hint = format!("hoist's own are {}; others are in plug-ins", OWN_ACTIONS.join(", "));
     Some(found.hint(hint))
 }
 
-/// One node of each profile shows what is wrong with it for all.
-fn try_out(roster: &Roster, chosen: &[Picked], how: &How) -> Result<(), Failure> {
+/// Validates each profile with one of its nodes.
+fn try_out(roster: &Roster, chosen: &[ChosenNode], how: &How) -> Result<(), Failure> {
     let mut seen = std::collections::BTreeSet::new();
-    // What was good enough before is not looked at again.
+    // Inputs of an earlier installation were validated then.
     let anew = chosen.iter().filter(|picked| picked.given.is_none());
-    for Picked { node, profile: name, .. } in anew.filter(|picked| seen.insert(&picked.profile)) {
+    for ChosenNode { node, profile: name, .. } in anew.filter(|picked| seen.insert(&picked.profile))
+    {
         let Some(profile) = roster.provision_profile(name) else { continue };
-        let (txn, base, past) = (Uuid::nil(), "http://controller", Past::default());
+        let txn = Uuid::nil();
+        let base = "http://controller";
+        let past = Past::default();
         let case = Case { roster, node, how, txn, base, were: None, drive: None, past };
         let made = document::make(&profile.spec, &case);
         let mut found = document::check(&profile.spec, &case, &made);
@@ -329,11 +351,7 @@ fn try_out(roster: &Roster, chosen: &[Picked], how: &How) -> Result<(), Failure>
         }
         let detail = format!("the ProvisionProfile `{name}` is wrong for this");
         let mut problem = Problem::new(Code::InvalidBody, detail);
-        problem.errors = found
-            .into_iter()
-            .take(MAX_TOLD)
-            .map(|found| Fault { at: found.place, message: found.what, hint: found.hint })
-            .collect();
+        problem.errors = found.into_iter().take(MAX_TOLD).map(|found| found.diagnostic).collect();
         return Err(problem.into());
     }
     Ok(())

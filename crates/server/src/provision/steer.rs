@@ -4,29 +4,30 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use axum::extract::State;
 use hoist_api::admin::Verb;
-use hoist_api::provision::{How, NodeRunState, RunNode, SteerRequest, Steered};
-use hoist_api::{Code, Fault, Problem};
-use hoist_inventory::record;
-use hoist_metadata::provision::Arming;
+use hoist_api::provision::{How, NodeRunState, RunNode, SteerRequest, SteerResult};
+use hoist_api::{Code, Problem};
+use hoist_diagnostic::Diagnostic;
+use hoist_metadata::provision::Enrollment;
 use hoist_model::{Name, Node, NodeId};
 use hoist_store::Op;
 
 use super::backup::{self, BackupRecord};
 use super::erasure::is_unerased;
-use super::record::{Kept, NodeRecord, RunRecord, Undoing};
-use super::runs::{Changed, Runs, TRIES, Wrote};
+use super::record::{NodeRecord, RunRecord, Stored, UndoState};
+use super::runs::{NodeChange, Runs, TRIES, Wrote};
 use super::stuck::{GoesOn, may_go_on, told as told_key};
 use super::{BootChange, Provision, WRITE, decide, sight};
-use crate::audit::Draft;
-use crate::auth::AuditContext;
-use crate::extract::{Json, Path};
-use crate::failure::Failure;
-use crate::principal::Principal;
-use crate::route::Route;
+use crate::enrollment;
+use hoist_chassis::audit::Draft;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Json, Path};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::Route;
 
 /// Nodes that can be named.
 const MAX_NODES: usize = 10_000;
-/// Nodes of which it is told what their disks held.
+/// Nodes whose earlier disk content is shown.
 const MAX_TOLD: usize = 20;
 
 pub(super) fn routes() -> Vec<Route<Provision>> {
@@ -34,17 +35,17 @@ pub(super) fn routes() -> Vec<Route<Provision>> {
         Route::post("/provision/v1/runs/{run}/retry", WRITE, retry)
             .summary("Begin nodes that failed or were ended once more")
             .takes::<SteerRequest>()
-            .gives::<Steered>(200)
+            .gives::<SteerResult>(200)
             .selective(),
         Route::post("/provision/v1/runs/{run}/abort", WRITE, abort)
             .summary("Begin no more, and end what is under way where that is safe")
             .takes::<SteerRequest>()
-            .gives::<Steered>(200)
+            .gives::<SteerResult>(200)
             .selective(),
         Route::post("/provision/v1/runs/{run}/undo", WRITE, undo)
             .summary("End it, put disks back as far as they can be, and let nodes boot as before")
             .takes::<SteerRequest>()
-            .gives::<Steered>(200)
+            .gives::<SteerResult>(200)
             .selective(),
     ]
 }
@@ -55,7 +56,7 @@ async fn retry(
     audit: AuditContext,
     path: Path<String>,
     body: Json<SteerRequest>,
-) -> Result<Json<Steered>, Failure> {
+) -> Result<Json<SteerResult>, Failure> {
     Wish { state, principal, audit, path, body }.carry_out(Turn::Retry).await
 }
 
@@ -65,7 +66,7 @@ async fn abort(
     audit: AuditContext,
     path: Path<String>,
     body: Json<SteerRequest>,
-) -> Result<Json<Steered>, Failure> {
+) -> Result<Json<SteerResult>, Failure> {
     Wish { state, principal, audit, path, body }.carry_out(Turn::Abort).await
 }
 
@@ -75,7 +76,7 @@ async fn undo(
     audit: AuditContext,
     path: Path<String>,
     body: Json<SteerRequest>,
-) -> Result<Json<Steered>, Failure> {
+) -> Result<Json<SteerResult>, Failure> {
     Wish { state, principal, audit, path, body }.carry_out(Turn::Undo).await
 }
 
@@ -86,7 +87,7 @@ enum Turn {
     Undo,
 }
 
-/// What somebody wants of a run.
+/// A request to retry, abort or undo.
 struct Wish {
     state: State<Provision>,
     principal: Principal,
@@ -96,7 +97,7 @@ struct Wish {
 }
 
 impl Wish {
-    async fn carry_out(self, turn: Turn) -> Result<Json<Steered>, Failure> {
+    async fn carry_out(self, turn: Turn) -> Result<Json<SteerResult>, Failure> {
         let Self { state: State(provision), principal, audit, path: Path(run), body } = self;
         let Json(request) = body;
         let runs = &provision.runs;
@@ -112,23 +113,28 @@ impl Wish {
                 Turn::Undo if !request.boot_only => runs.backup_records().await?,
                 _ => Vec::new(),
             };
-            let (how, boot_only) = (&header.value.how, request.boot_only);
-            let armings = if turn == Turn::Retry { runs.armings().await? } else { HashMap::new() };
-            let (backups, armings, keys) = (&backups, &armings, &request.keys);
-            let case = Case { turn, how, boot_only, backups, armings, keys };
+            let how = &header.value.how;
+            let boot_only = request.boot_only;
+            let enrollments =
+                if turn == Turn::Retry { runs.enrollments().await? } else { HashMap::new() };
+            let backups = &backups;
+            let enrollments = &enrollments;
+            let keys = &request.keys;
+            let case = Case { turn, how, boot_only, backups, enrollments, keys };
             let Steps { mut changes, mut notes } = steps(runs, nodes, &case)?;
             for change in changes.iter_mut().filter(|change| is_installed_now(change)) {
                 change.more.extend(runs.installed_by(how, &change.now).await?);
             }
-            let is_put_back = |change: &&Changed| change.now.undo.is_some() || change.now.undo_next;
+            let is_put_back =
+                |change: &&NodeChange| change.now.undo.is_some() || change.now.undo_next;
             let written = changes.iter().filter(is_put_back).count();
             notes.extend(elsewhere);
             notes.extend(told(runs, &changes).await?);
             let needs_affects =
-                turn == Turn::Undo && runs.registry().brake_acts(&runs.roster(), written);
+                turn == Turn::Undo && runs.registry().needs_confirmation(&runs.roster(), written);
             let names: Vec<Name> =
                 changes.iter().map(|change| change.now.shown.node.clone()).collect();
-            let steered = Steered {
+            let steered = SteerResult {
                 run: header.value.run.clone(),
                 dry_run: request.dry_run,
                 nodes: names,
@@ -178,11 +184,11 @@ async fn chosen(
     run: &RunRecord,
     principal: &Principal,
     request: &SteerRequest,
-) -> Result<Vec<Kept<NodeRecord>>, Failure> {
+) -> Result<Vec<Stored<NodeRecord>>, Failure> {
     let roster = runs.roster();
     let sight = sight(principal, Verb::Write, &roster);
     let mut nodes = runs.nodes(&run.run).await?;
-    let out_of_reach = |node: &Kept<NodeRecord>| match roster.by_id(node.value.shown.id) {
+    let out_of_reach = |node: &Stored<NodeRecord>| match roster.by_id(node.value.shown.id) {
         Some(node) => !sight.reaches(&roster, node),
         None => !sight.is_all(),
     };
@@ -193,8 +199,8 @@ async fn chosen(
         // One out of reach is not in the run, as far as the caller can tell.
         nodes.retain(|node| !out_of_reach(node));
         let known: HashSet<&Name> = nodes.iter().map(|node| &node.value.shown.node).collect();
-        if let Some(stranger) = request.nodes.iter().find(|name| !known.contains(name)) {
-            let detail = format!("node `{stranger}` is not in run {}", run.run);
+        if let Some(other) = request.nodes.iter().find(|name| !known.contains(name)) {
+            let detail = format!("node `{other}` is not in run {}", run.run);
             return Err(Failure::new(Code::NotFound, detail));
         }
         let named: HashSet<&Name> = request.nodes.iter().collect();
@@ -210,9 +216,10 @@ async fn chosen(
 async fn latest(
     runs: &Runs,
     turn: Turn,
-    nodes: Vec<Kept<NodeRecord>>,
-) -> Result<(Vec<Kept<NodeRecord>>, Vec<String>), Failure> {
-    let (mut here, mut notes) = (Vec::new(), Vec::new());
+    nodes: Vec<Stored<NodeRecord>>,
+) -> Result<(Vec<Stored<NodeRecord>>, Vec<String>), Failure> {
+    let mut here = Vec::new();
+    let mut notes = Vec::new();
     let lasts = runs.lasts().await?;
     for node in nodes {
         let RunNode { node: name, id, run, .. } = &node.value.shown;
@@ -224,26 +231,28 @@ async fn latest(
     Ok((here, notes))
 }
 
-/// What is wanted, and what is known for it.
+/// A request with the records it applies to.
 struct Case<'a> {
     turn: Turn,
     how: &'a How,
     boot_only: bool,
-    backups: &'a [Kept<BackupRecord>],
-    /// What nodes are armed with, for those that are begun once more.
-    armings: &'a HashMap<NodeId, Arming>,
+    backups: &'a [Stored<BackupRecord>],
+    /// The enrollments of nodes that are started again.
+    enrollments: &'a HashMap<NodeId, Enrollment>,
     /// Keys that people have named.
     keys: &'a [String],
 }
 
 struct Steps {
-    changes: Vec<Changed>,
+    changes: Vec<NodeChange>,
     notes: Vec<String>,
 }
 
-fn steps(runs: &Runs, nodes: Vec<Kept<NodeRecord>>, case: &Case<'_>) -> Result<Steps, Failure> {
+fn steps(runs: &Runs, nodes: Vec<Stored<NodeRecord>>, case: &Case<'_>) -> Result<Steps, Failure> {
     let roster = runs.roster();
-    let (mut changes, mut notes, mut unnamed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut changes = Vec::new();
+    let mut notes = Vec::new();
+    let mut unnamed = Vec::new();
     let kept: BTreeSet<(&str, NodeId)> =
         case.backups.iter().map(|kept| (kept.value.run.as_str(), kept.value.node)).collect();
     for was in nodes {
@@ -297,7 +306,7 @@ fn steps(runs: &Runs, nodes: Vec<Kept<NodeRecord>>, case: &Case<'_>) -> Result<S
 }
 
 /// Whether people take a system for good that has not said that it is up.
-fn is_installed_now(change: &Changed) -> bool {
+fn is_installed_now(change: &NodeChange) -> bool {
     let was_starting = change.was.value.shown.state == NodeRunState::Starting;
     was_starting && (change.now.shown.state == NodeRunState::Done || change.now.undo.is_some())
 }
@@ -305,15 +314,15 @@ fn is_installed_now(change: &Changed) -> bool {
 /// Its agent puts its disks back: the one that works, when it has ended, or the one that it boots.
 fn undone(
     runs: &Runs,
-    was: Kept<NodeRecord>,
+    was: Stored<NodeRecord>,
     node: Option<&Node>,
     how: &How,
     notes: &mut Vec<String>,
-) -> Result<Option<Changed>, Failure> {
+) -> Result<Option<NodeChange>, Failure> {
     let state = was.value.shown.state;
     let is_silent = runs.is_silent(&was.value);
-    let is_ordered = was.value.undo.is_some() && state.is_active() || was.value.undo_next;
-    let is_under_way = is_ordered && !is_silent;
+    let is_given = was.value.undo.is_some() && state.is_active() || was.value.undo_next;
+    let is_under_way = is_given && !is_silent;
     let Some(node) = node.filter(|_| !is_under_way && state != NodeRunState::Undone) else {
         return Ok(None);
     };
@@ -323,40 +332,41 @@ fn undone(
     if state == NodeRunState::Working && !is_silent {
         let mut next = was.value.clone();
         (next.abort, next.undo_next) = (true, true);
-        return Ok(Some(Changed::new(was, next)));
+        return Ok(Some(NodeChange::new(was, next)));
     }
     if let Some(why) = decide::obstacle(node) {
         notes.push(format!("{}: {why}; its disks stay as they are", node.name));
         return Ok(None);
     }
     let boot = runs.roster().boot_state(node.id).map(|state| state.as_ref().clone());
-    // One that was at it before knows what the node was.
+    // An earlier undo recorded the node's state already.
     let before = was.value.undo.clone();
     let state = without_undo(state);
-    let mut changed = runs.armed(was, node, how);
-    changed.now.undo = before.or(Some(Undoing { state, boot }));
+    let mut changed = runs.enroll(was, node, how);
+    changed.now.undo = before.or(Some(UndoState { state, boot }));
     changed.now.undo_next = false;
     changed.now.shown.undo = true;
     Ok(Some(changed))
 }
 
-/// What a node with something on its disks is, if they are not put back: who was to be begun once
-/// more is complete by no means.
+/// State of a node with written disks if they are not restored: a node that should be retried is
+/// never complete.
 fn without_undo(state: NodeRunState) -> NodeRunState {
     match state {
         NodeRunState::Starting => NodeRunState::Done,
         NodeRunState::Waiting
-        | NodeRunState::Armed
+        | NodeRunState::Pending
         | NodeRunState::Booting
         | NodeRunState::Working => NodeRunState::Failed,
         ended => ended,
     }
 }
 
-/// What people should know before disks are put back.
-async fn told(runs: &Runs, changes: &[Changed]) -> Result<Vec<String>, Failure> {
+/// Notes for the operator before disks are restored.
+async fn told(runs: &Runs, changes: &[NodeChange]) -> Result<Vec<String>, Failure> {
     let mut notes = Vec::new();
-    let undone = |change: &&Changed| change.now.undo.is_some() && change.was.value.undo.is_none();
+    let undone =
+        |change: &&NodeChange| change.now.undo.is_some() && change.was.value.undo.is_none();
     for change in changes.iter().filter(undone).take(MAX_TOLD) {
         let RunNode { node, id, run, .. } = &change.now.shown;
         let kept = runs.backups(run, *id).await?;
@@ -364,8 +374,9 @@ async fn told(runs: &Runs, changes: &[Changed]) -> Result<Vec<String>, Failure> 
             notes.push(format!("{node}: only its disks can say what they held; no copy is here"));
         }
         for taken in kept.iter().filter_map(backup::taken) {
-            let (disk, kernel) = (&taken.disk, &taken.kernel_name);
-            let lost = hoist_provision::pipeline::would_be_lost(&taken);
+            let disk = &taken.disk;
+            let kernel = &taken.kernel_name;
+            let lost = hoist_provision::backup::would_be_lost(&taken);
             notes.push(if lost.is_empty() {
                 format!(
                     "{node}: disk {disk} ({kernel}) held nothing that the run may have written over"
@@ -391,11 +402,10 @@ pub(super) fn protected(node: &Node) -> Failure {
         .with_remedy(format!("`hoist node protect --off {}` first", node.name))
 }
 
-/// Its turn comes again, with a token of its own. What is under way is not disturbed, unless nothing
-/// more happens with it by itself.
+/// Queues the node again with a new token. A running attempt continues unless it is stuck.
 fn retried(
     runs: &Runs,
-    was: Kept<NodeRecord>,
+    was: Stored<NodeRecord>,
     node: Option<&Node>,
     case: &Case<'_>,
     notes: &mut Vec<String>,
@@ -421,57 +431,58 @@ fn retried(
     next.end_session();
     (next.shown.note, next.up_by) = (None, None);
     next.earlier = next.earlier.filter(|_| !is_stuck);
-    if let Some(arming) = case.armings.get(&node.id).filter(|_| is_stuck) {
-        let Some(GoesOn(earlier)) = may_go_on(arming, case.keys) else {
-            return Ok(RetryOutcome::Unnamed(unnamed(node, arming)));
+    if let Some(enrollment) = case.enrollments.get(&node.id).filter(|_| is_stuck) {
+        let Some(GoesOn(earlier)) = may_go_on(enrollment, case.keys) else {
+            return Ok(RetryOutcome::Unnamed(unnamed(node, enrollment)));
         };
-        let goes_on = earlier.as_ref().and_then(|earlier| earlier.redeemed);
-        if !arming.quarantined.is_empty() {
+        let goes_on = earlier.as_ref().and_then(|earlier| earlier.claimed);
+        if !enrollment.quarantined.is_empty() {
             let who = goes_on.map(|key| format!("key {} goes on", told_key(&key)));
             let nobody = || "no key goes on; start it from the network again".to_owned();
             notes.push(format!("{}: {}", node.name, who.unwrap_or_else(nobody)));
         }
         next.earlier = earlier;
     }
-    let disarmed = Op::Delete(record::arming_key(next.shown.id));
-    Ok(RetryOutcome::As(Some(Box::new(Changed {
-        more: vec![disarmed],
-        ..Changed::new(was, next)
+    let end_enrollment = Op::Delete(enrollment::keys::enrollment(next.shown.id));
+    Ok(RetryOutcome::As(Some(Box::new(NodeChange {
+        more: vec![end_enrollment],
+        ..NodeChange::new(was, next)
     }))))
 }
 
 /// What becomes of a node that is begun once more.
 enum RetryOutcome {
-    As(Option<Box<Changed>>),
+    As(Option<Box<NodeChange>>),
     /// People have to say which key is the node's.
-    Unnamed(Fault),
+    Unnamed(Diagnostic),
 }
 
-fn unnamed(node: &Node, arming: &Arming) -> Fault {
-    let enrolled = arming.redeemed.iter().map(|key| format!("{} has the token", told_key(key)));
-    let others = arming.quarantined.iter().map(|key| format!("{} came later", told_key(key)));
+fn unnamed(node: &Node, enrollment: &Enrollment) -> Diagnostic {
+    let enrolled = enrollment.claimed.iter().map(|key| format!("{} has the token", told_key(key)));
+    let others = enrollment.quarantined.iter().map(|key| format!("{} came later", told_key(key)));
     let keys: Vec<String> = enrolled.chain(others).collect();
-    let hint = match arming.quarantined.as_slice() {
+    let hint = match enrollment.quarantined.as_slice() {
         [other] => format!("`hoist provision retry {} --key {}`", node.name, other.by),
         _ => format!("`hoist provision retry {} --key FINGERPRINT`", node.name),
     };
     let message = format!("keys: {}", keys.join("; "));
-    Fault { at: format!("Node {}", node.name), message, hint: Some(hint) }
+    Diagnostic { at: format!("Node {}", node.name), message, hint: Some(hint) }
 }
 
-/// What was not begun is ended at once; an agent that works is told to end, and says when it has.
-fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
+/// Ends nodes that have not started at once; a working agent is told to stop and reports when it
+/// has.
+fn aborted(runs: &Runs, was: Stored<NodeRecord>, undo: bool) -> Option<NodeChange> {
     let mut next = was.value.clone();
     let before = || BootChange::Before(Box::new(was.value.before.clone()));
-    // Whoever has something unfinished on its disks waits for people.
+    // A node with unfinished disks is held.
     let left = || {
         let run = &was.value.shown.run;
         let why = format!("provisioning aborted in run {run}, see hoist provision status");
         if was.value.is_touched() && !undo { BootChange::Hold(why) } else { before() }
     };
-    let disarmed = Op::Delete(record::arming_key(next.shown.id));
+    let end_enrollment = Op::Delete(enrollment::keys::enrollment(next.shown.id));
     if let Some(undo) = next.undo.take() {
-        return not_put_back(runs, was, next, undo, disarmed);
+        return not_put_back(runs, was, next, undo, end_enrollment);
     }
     match next.shown.state {
         NodeRunState::Waiting => {
@@ -481,29 +492,29 @@ fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
             // It was begun before, and its turn has not come again.
             let is_begun = state.is_some_and(|state| state.provisioning.is_some());
             let boot = is_begun.then(left);
-            Some(Changed { boot, ..Changed::new(was, next) })
+            Some(NodeChange { boot, ..NodeChange::new(was, next) })
         }
-        // Whoever was at work and says nothing is not there any more.
+        // A silent agent is treated as dead.
         state if is_begun(state) || runs.is_silent(&next) => {
             next.become_state(NodeRunState::Aborted, runs.now());
             next.end_session();
             let boot = Some(left());
-            Some(Changed { was, now: next, boot, more: vec![disarmed] })
+            Some(NodeChange { was, now: next, boot, more: vec![end_enrollment] })
         }
         NodeRunState::Working if !next.abort => {
             next.abort = true;
-            Some(Changed::new(was, next))
+            Some(NodeChange::new(was, next))
         }
         NodeRunState::Starting if !undo => {
             next.become_state(NodeRunState::Done, runs.now());
             next.up_by = None;
-            Some(Changed::new(was, next))
+            Some(NodeChange::new(was, next))
         }
         NodeRunState::Starting | NodeRunState::Done | NodeRunState::Failed if undo => {
             next.become_state(NodeRunState::Aborted, runs.now());
             next.up_by = None;
             let boot = Some(before());
-            Some(Changed { was, now: next, boot, more: vec![disarmed] })
+            Some(NodeChange { was, now: next, boot, more: vec![end_enrollment] })
         }
         _ => None,
     }
@@ -511,24 +522,24 @@ fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
 
 /// It is to boot the agent, or boots it.
 fn is_begun(state: NodeRunState) -> bool {
-    matches!(state, NodeRunState::Armed | NodeRunState::Booting)
+    matches!(state, NodeRunState::Pending | NodeRunState::Booting)
 }
 
-/// What was to be put back stays as it is; an agent that is at it comes to its end.
+/// Cancels a pending undo; an agent that is already restoring finishes.
 fn not_put_back(
     runs: &Runs,
-    was: Kept<NodeRecord>,
+    was: Stored<NodeRecord>,
     mut next: NodeRecord,
-    undo: Undoing,
-    disarmed: Op,
-) -> Option<Changed> {
+    undo: UndoState,
+    end_enrollment: Op,
+) -> Option<NodeChange> {
     if runs.is_silent(&next) {
         next.become_state(NodeRunState::Failed, runs.now());
         next.end_session();
         next.undo = Some(undo);
         let why = format!("undo ended in run {}, see hoist provision status", next.shown.run);
         let boot = Some(BootChange::Hold(why));
-        return Some(Changed { was, now: next, boot, more: vec![disarmed] });
+        return Some(NodeChange { was, now: next, boot, more: vec![end_enrollment] });
     }
     if !is_begun(next.shown.state) {
         return None;
@@ -537,11 +548,11 @@ fn not_put_back(
     next.end_session();
     next.shown.undo = false;
     let boot = Some(undo.boot_as_it_was(&next.shown.run));
-    Some(Changed { was, now: next, boot, more: vec![disarmed] })
+    Some(NodeChange { was, now: next, boot, more: vec![end_enrollment] })
 }
 
 pub(super) fn no_such_run(run: &str) -> Failure {
     let run: String = run.chars().take(64).collect();
-    Failure::new(Code::NotFound, format!("there is no run `{run}` of provisioning"))
+    Failure::new(Code::NotFound, format!("provisioning run `{run}` not found"))
         .with_remedy("`hoist provision status` shows the runs")
 }

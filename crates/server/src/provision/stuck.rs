@@ -1,24 +1,24 @@
-//! Nodes of a run that do not go on by themselves: why, and what people can do about it.
+//! Nodes that do not progress by themselves: the reason and the remedy.
 
 use hoist_api::provision::NodeRunState;
-use hoist_metadata::provision::{Arming, Redeemed};
+use hoist_metadata::provision::{Enrollment, KeyClaim};
 use hoist_model::Node;
 use jiff::{SignedDuration, Timestamp};
 
 use super::decide;
 use super::record::NodeRecord;
 use super::runs::Runs;
-use crate::failure::Failure;
+use hoist_chassis::failure::Failure;
 
 /// How often it is written that an agent lives which says nothing else.
 const WRITE_LIFE_EVERY: SignedDuration = SignedDuration::from_secs(30);
 
 impl Runs {
-    /// What people should know of a node that waits, or that nothing happens with.
+    /// Why a node waits or does not progress, for the operator.
     pub(super) fn why_not(&self, record: &NodeRecord) -> Option<String> {
         let roster = self.roster();
         let node = roster.by_id(record.shown.id)?;
-        let is_begun = matches!(record.shown.state, NodeRunState::Armed | NodeRunState::Booting);
+        let is_begun = matches!(record.shown.state, NodeRunState::Pending | NodeRunState::Booting);
         match record.shown.state {
             NodeRunState::Waiting => decide::obstacle(node).or_else(|| protected(node)),
             // Who is begun goes on in maintenance too: it is people who start the machine.
@@ -28,10 +28,10 @@ impl Runs {
         }
     }
 
-    /// Why a node that is under way needs somebody: then it can be begun once more.
+    /// Why an active node needs an operator; `retry` is allowed then.
     pub(super) fn stuck(&self, record: &NodeRecord, node: &Node) -> Option<String> {
         let state = record.shown.state;
-        let is_begun = matches!(state, NodeRunState::Armed | NodeRunState::Booting);
+        let is_begun = matches!(state, NodeRunState::Pending | NodeRunState::Booting);
         if is_begun && record.generation.is_some_and(|then| then != node.generation) {
             let why = "the node was renewed, and its token is refused; `hoist provision retry` \
                        makes another one, for the next time that the machine starts";
@@ -71,7 +71,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Nobody can be heard while no controller listens.
+    /// Time without a listening controller does not count as silence.
     fn heard(&self, record: &NodeRecord) -> Timestamp {
         record.heard.unwrap_or(record.shown.since).max(record.shown.since).max(self.listens_since())
     }
@@ -88,42 +88,45 @@ fn protected(node: &Node) -> Option<String> {
         .then(|| format!("it is protected; `hoist node protect --off {}` lets it go on", node.name))
 }
 
-/// Who may go on with what a node was armed with before, when it is begun once more by people: the
-/// agent that had its order, or, when other keys have come, the one that people name. `None` if they
-/// have named none; then nothing may be begun.
-pub(super) fn may_go_on(arming: &Arming, keys: &[String]) -> Option<GoesOn> {
-    if arming.quarantined.is_empty() {
-        let enrolled = arming.redeemed.is_some().then(|| arming.clone());
+/// Which key may continue with the node's earlier enrollment after `retry`: the agent that has the
+/// job, or, if keys are quarantined, the key that the operator names. `None` if the operator must
+/// name one first.
+pub(super) fn may_go_on(enrollment: &Enrollment, keys: &[String]) -> Option<GoesOn> {
+    if enrollment.quarantined.is_empty() {
+        let enrolled = enrollment.claimed.is_some().then(|| enrollment.clone());
         return Some(GoesOn(enrolled));
     }
-    let named = keys.iter().find_map(|key| arming.key_of(key));
+    let named = keys.iter().find_map(|key| enrollment.key_of(key));
     if named.is_none() && !keys.iter().any(|key| key == NO_KEY) {
         return None;
     }
     let theirs = |named| {
-        let mut theirs = arming.clone();
-        (theirs.redeemed, theirs.quarantined) = (Some(named), Vec::new());
+        let mut theirs = enrollment.clone();
+        (theirs.claimed, theirs.quarantined) = (Some(named), Vec::new());
         theirs
     };
     Some(GoesOn(named.map(theirs)))
 }
 
-/// The arming that an agent in memory goes on with, if any may.
-pub(super) struct GoesOn(pub(super) Option<Arming>);
+/// The enrollment that an agent in memory continues with, if one may.
+pub(super) struct GoesOn(pub(super) Option<Enrollment>);
 
-/// What people say if no key shall go on.
+/// The operator's value for "admit no key".
 const NO_KEY: &str = "none";
 
-/// What is known of a key, for those who have to decide.
-pub(super) fn told(key: &Redeemed) -> String {
+/// Describes a key for the operator.
+pub(super) fn told(key: &KeyClaim) -> String {
     let from = key.from.map(|from| format!(" from {from}")).unwrap_or_default();
     format!("{}{from} at {}", key.by, key.at.strftime("%Y-%m-%dT%H:%M:%SZ"))
 }
 
-/// What an agent that has reported can go on with: it knows no other token than that it started
-/// with, whichever arming it has redeemed since.
-pub(super) fn kept_for_later(earlier: Option<&Arming>, now: Option<Arming>) -> Option<Arming> {
-    let key = |arming: &Arming| arming.redeemed.map(|redeemed| redeemed.by);
+/// The enrollment with which a reported agent can continue: it knows only the token it started
+/// with, even if it claimed another enrollment since.
+pub(super) fn kept_for_later(
+    earlier: Option<&Enrollment>,
+    now: Option<Enrollment>,
+) -> Option<Enrollment> {
+    let key = |enrollment: &Enrollment| enrollment.claimed.map(|claimed| claimed.by);
     let is_same = earlier.and_then(key).is_some_and(|by| now.as_ref().and_then(key) == Some(by));
     if is_same { earlier.cloned() } else { now }
 }

@@ -8,21 +8,22 @@ use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::Listing;
 use hoist_api::provision::{NodeFacts, ProvisionProfileObject, Run};
-use hoist_inventory::{Resource, Roster, record};
 use hoist_model::ProvisionProfile;
+use hoist_site::{Resource, Roster};
 
 use super::decide::count;
-use super::record::{FactsRecord, Kept, NodeRecord};
+use super::keys;
+use super::record::{FactsRecord, NodeRecord, Stored};
 use super::runs::outline;
 use super::steer::no_such_run;
 use super::{Provision, READ, sight};
 use crate::authorisation::Access;
-use crate::boot::find_node;
-use crate::extract::{Json, Path};
-use crate::failure::Failure;
-use crate::inventory::Sight;
-use crate::principal::Principal;
-use crate::route::Route;
+use crate::authorisation::Sight;
+use crate::node_lookup::find_node;
+use hoist_chassis::extract::{Json, Path};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
+use hoist_chassis::route::Route;
 
 /// What stands for the last run.
 const LAST: &str = "last";
@@ -72,7 +73,7 @@ async fn profile(
     let found = roster.provision_profile(&name);
     let found = found.and_then(|profile| object(&roster, &principal, profile));
     found.map(Json).ok_or_else(|| {
-        Failure::new(Code::NotFound, format!("there is no ProvisionProfile `{name}`"))
+        Failure::new(Code::NotFound, format!("ProvisionProfile `{name}` not found"))
             .with_remedy("`hoist get provisionprofiles` shows all of them")
     })
 }
@@ -106,7 +107,8 @@ async fn list(
     State(provision): State<Provision>,
     principal: Principal,
 ) -> Result<Json<Listing<Run>>, Failure> {
-    let (runs, roster) = (&provision.runs, provision.runs.roster());
+    let runs = &provision.runs;
+    let roster = provision.runs.roster();
     let sight = sight(&principal, Verb::Read, &roster);
     let mut items = Vec::new();
     for header in runs.headers().await?.into_iter().rev() {
@@ -128,7 +130,8 @@ async fn get(
     principal: Principal,
     Path(run): Path<String>,
 ) -> Result<Json<Run>, Failure> {
-    let (runs, roster) = (&provision.runs, provision.runs.roster());
+    let runs = &provision.runs;
+    let roster = provision.runs.roster();
     let sight = sight(&principal, Verb::Read, &roster);
     let header = match run.as_str() {
         LAST => runs.headers().await?.pop(),
@@ -142,8 +145,9 @@ async fn get(
     Ok(Json(runs.show(&header, nodes).await?))
 }
 
-/// Of a run, the nodes that somebody may see; those that are gone are for who may see all.
-fn seen(roster: &Roster, sight: &Sight, nodes: Vec<Kept<NodeRecord>>) -> Vec<NodeRecord> {
+/// The nodes of a run that the caller may see; removed nodes are visible only to callers who may
+/// see all.
+fn seen(roster: &Roster, sight: &Sight, nodes: Vec<Stored<NodeRecord>>) -> Vec<NodeRecord> {
     let is_seen = |node: &NodeRecord| match roster.by_id(node.shown.id) {
         Some(node) => sight.reaches(roster, node),
         None => sight.is_all(),
@@ -156,7 +160,8 @@ async fn of_node(
     principal: Principal,
     Path(node): Path<String>,
 ) -> Result<Json<Run>, Failure> {
-    let (runs, roster) = (&provision.runs, provision.runs.roster());
+    let runs = &provision.runs;
+    let roster = provision.runs.roster();
     let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
     let none = || {
         Failure::new(Code::NotFound, format!("node `{}` was in no run yet", node.name))
@@ -176,7 +181,7 @@ async fn facts(
     let roster = provision.runs.roster();
     let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
     let store = provision.runs.chassis().store.as_ref();
-    let found: Option<Kept<FactsRecord>> = Kept::get(store, &record::facts_key(node.id)).await?;
+    let found: Option<Stored<FactsRecord>> = Stored::get(store, &keys::facts(node.id)).await?;
     let FactsRecord { at, facts } = found
         .ok_or_else(|| {
             Failure::new(Code::NotFound, format!("no agent has looked at node `{}`", node.name))

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::RwLock;
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
 
 use super::tables::Fault;
@@ -15,30 +16,31 @@ pub type OpenBackend = Box<dyn Fn() -> io::Result<Box<dyn StorageBackend>> + Sen
 
 /// The database, replaced as a whole after an I/O error.
 ///
-/// redb refuses all work once a write has failed, because it cannot know what reached the disk.
-/// Opening it again finds the newest complete commit, so that is what happens here; `None` is the
-/// time between a failure and the first opening that succeeds (a full disk may last for hours).
+/// redb refuses all work once a write has failed, because it cannot know how much reached the disk.
+/// Reopening finds the newest complete commit, so this type reopens the file; `None` is the time
+/// between a failure and the first successful reopening (a full disk may last for hours).
 pub(super) struct File {
     open: Box<dyn Fn() -> Result<Database, redb::Error> + Send + Sync>,
     name: String,
     path: Option<PathBuf>,
     database: RwLock<Option<Database>>,
+    full: AtomicBool,
 }
 
 /// Pages kept in memory. The working set of a site is small; the roster answers the boots.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
 
 impl File {
-    pub(super) fn at(path: PathBuf) -> Result<Self, StoreError> {
+    pub(super) fn at(path: PathBuf) -> Self {
         let name = path.display().to_string();
         let target = path.clone();
         let open = move || create_file(&target);
         Self::new(Box::new(open), name, Some(path))
     }
 
-    pub(super) fn on(open: OpenBackend) -> Result<Self, StoreError> {
+    pub(super) fn on(open: OpenBackend) -> Self {
         let open = move || {
-            let backend = Boxed(open()?);
+            let backend = BoxedBackend(open()?);
             Ok(Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)?)
         };
         Self::new(Box::new(open), "storage of the caller".to_owned(), None)
@@ -48,10 +50,18 @@ impl File {
         open: Box<dyn Fn() -> Result<Database, redb::Error> + Send + Sync>,
         name: String,
         path: Option<PathBuf>,
-    ) -> Result<Self, StoreError> {
-        let file = Self { open, name, path, database: RwLock::new(None) };
-        file.reopen()?;
-        Ok(file)
+    ) -> Self {
+        let full = AtomicBool::new(false);
+        Self { open, name, path, database: RwLock::new(None), full }
+    }
+
+    /// Whether the last write found no space.
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
     }
 
     pub(super) fn name(&self) -> &str {
@@ -76,7 +86,7 @@ impl File {
         job: impl FnOnce(&Database) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
         loop {
-            let slot = self.database.read().unwrap_or_else(PoisonError::into_inner);
+            let slot = self.database.read();
             if let Some(database) = slot.as_ref() {
                 return job(database).map_err(|fault| self.explain(fault));
             }
@@ -87,11 +97,11 @@ impl File {
 
     /// Closes the database after an error. The next use opens it again.
     pub(super) fn close(&self) {
-        *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.database.write() = None;
     }
 
     fn reopen(&self) -> Result<(), StoreError> {
-        let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.database.write();
         if slot.is_some() {
             return Ok(());
         }
@@ -159,9 +169,9 @@ fn explain(name: &str, error: &redb::Error) -> StoreError {
 
 /// `create_with_backend` wants a type, the caller gave us an object.
 #[derive(Debug)]
-struct Boxed(Box<dyn StorageBackend>);
+struct BoxedBackend(Box<dyn StorageBackend>);
 
-impl StorageBackend for Boxed {
+impl StorageBackend for BoxedBackend {
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }

@@ -1,14 +1,14 @@
-//! The tables of the embedded file, and the questions asked of them.
+//! The tables of the embedded file and the reads on them.
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | records | key | revision, value |
-//! | history | key, revision | what the commit with that revision replaced (undo log) |
+//! | history | key, revision | the value replaced by the commit with that revision (undo log) |
 //! | commits | revision | wall clock, bytes of history, the keys it changed |
 //! | meta | name | number |
 //!
-//! With the undo log any kept revision can be read back: a record that is newer than the wanted
-//! revision is replaced by what the first later commit to its key found there.
+//! With the undo log any kept revision can be read back: a record newer than the requested revision
+//! is replaced by the value that the first later commit to its key replaced.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,8 @@ pub(super) fn get(txn: &ReadTransaction, key: Key) -> Result<Option<Record>, Fau
 /// [`StoreError::Compacted`] unless everything after `asked` is still known.
 pub(super) fn check_kept(txn: &ReadTransaction, asked: Revision) -> Result<Revision, Fault> {
     let meta = txn.open_table(META)?;
-    let (oldest, head) = (number(&meta, FLOOR)?, number(&meta, REVISION)?);
+    let oldest = number(&meta, FLOOR)?;
+    let head = number(&meta, REVISION)?;
     if (oldest..=head).contains(&asked.0) {
         Ok(Revision(head))
     } else {
@@ -109,7 +110,8 @@ pub(super) fn changes(
     limit: usize,
 ) -> Result<(Vec<Batch>, Revision), Fault> {
     check_kept(txn, after)?;
-    let (records, history) = (txn.open_table(RECORDS)?, txn.open_table(HISTORY)?);
+    let records = txn.open_table(RECORDS)?;
+    let history = txn.open_table(HISTORY)?;
     let mut batches = Vec::new();
     let mut upto = after;
     for entry in txn.open_table(COMMITS)?.range(after.0 + 1..)?.take(limit) {
@@ -126,7 +128,8 @@ pub(super) fn changes(
     Ok((batches, upto))
 }
 
-/// What the commit at `revision` did to `key`: still there, or kept by whoever replaced it.
+/// The value that the commit at `revision` wrote to `key`: still in the records, or in the history
+/// of the commit that replaced it.
 fn value_at(
     records: &impl ReadableTable<&'static str, (u64, &'static [u8])>,
     history: &impl ReadableTable<At, Before>,
@@ -148,12 +151,16 @@ fn value_at(
     Ok(Change::Delete(key))
 }
 
-type Found = BTreeMap<Key, Option<Record>>;
+type ChangedKeys = BTreeMap<Key, Option<Record>>;
 
-/// Keys written after the snapshot, with what they held in it.
-fn changed_since(txn: &ReadTransaction, span: &Span, snapshot: Revision) -> Result<Found, Fault> {
+/// Keys written after the snapshot, with their values in it.
+fn changed_since(
+    txn: &ReadTransaction,
+    span: &Span,
+    snapshot: Revision,
+) -> Result<ChangedKeys, Fault> {
     let history = txn.open_table(HISTORY)?;
-    let mut found = Found::new();
+    let mut found = ChangedKeys::new();
     for entry in txn.open_table(COMMITS)?.range(snapshot.0 + 1..)? {
         let (revision, commit) = entry?;
         for key in keys_of(commit.value().2) {
@@ -180,7 +187,7 @@ fn collect_unchanged(
     span: &Span,
     snapshot: Revision,
     limit: usize,
-    found: &mut Found,
+    found: &mut ChangedKeys,
 ) -> Result<(), Fault> {
     let records = txn.open_table(RECORDS)?;
     let exact = span.exact.iter().map(|key| records.range(key.as_str()..=key.as_str()));
@@ -209,7 +216,7 @@ fn collect_unchanged(
     Ok(())
 }
 
-fn page(found: Found, snapshot: Revision, limit: usize) -> Page {
+fn page(found: ChangedKeys, snapshot: Revision, limit: usize) -> Page {
     let mut records: Vec<Record> = found.into_values().flatten().take(limit + 1).collect();
     let more = records.len() > limit;
     records.truncate(limit);
@@ -313,7 +320,9 @@ impl<'txn> Tables<'txn> {
             effects.delete_found(self.keys_below(&top)?);
         }
         let revision = self.revision + 1;
-        let (mut changed, mut count, mut bytes) = (String::new(), 0, 0);
+        let mut changed = String::new();
+        let mut count = 0;
+        let mut bytes = 0;
         for (key, value) in effects.keys {
             let before = self.replace(&key, revision, value.as_deref())?;
             if value.is_none() && before.is_none() {

@@ -1,15 +1,16 @@
 //! The one writer of the embedded file: group commit and leases.
 //!
-//! Whatever waits when the writer becomes free is applied in one redb transaction and made durable
-//! by one `fsync`. Each request still has its own revision and its own compares, which see the
-//! requests before it. Nobody is answered before the disk has answered.
+//! All requests that wait when the writer becomes free are applied in one redb transaction and made
+//! durable by one `fsync`. Each request still has its own revision and its own compares, which see
+//! the requests before it. No request is answered before its data is on the disk.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use redb::{Database, Durability};
 use tokio::sync::{oneshot, watch};
 
@@ -23,7 +24,7 @@ use crate::{Compare, Key, LEASES, Lease, Revision, StoreError, lease_key};
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) work: Work,
-    pub(super) reply: oneshot::Sender<Result<Told, StoreError>>,
+    pub(super) reply: oneshot::Sender<Result<Reply, StoreError>>,
 }
 
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(super) enum Work {
 
 /// The answer to a [`Work`].
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum Reply {
     Revision(Revision),
     Lease(Option<Lease>),
     Done,
@@ -49,11 +50,25 @@ const QUEUE: usize = 4096;
 /// Requests made durable together. Bounds how long the first of them waits for the last.
 const GROUP: usize = 512;
 
-/// How long to leave a failing disk alone when nobody asks for it.
+/// Pause before an idle writer tries a failing disk again.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// How often the writer looks for leases that ran out when nothing else happens.
 const NO_LEASE_WAIT: Duration = Duration::from_hours(1);
+
+/// What happens when the file cannot be opened at the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OpenFailure {
+    Report,
+    /// Later calls open it, and report what keeps them from that.
+    Later,
+}
+
+impl OpenFailure {
+    fn waits(self, error: &StoreError) -> bool {
+        self == Self::Later && !matches!(error, StoreError::InUse { .. })
+    }
+}
 
 /// Starts the thread, and joins it when dropped, so that the file is free again afterwards.
 #[derive(Debug)]
@@ -64,16 +79,27 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(file: Arc<File>, retention: Retention) -> Result<Self, StoreError> {
+    pub(super) fn start(
+        file: Arc<File>,
+        retention: Retention,
+        on_failure: OpenFailure,
+    ) -> Result<Self, StoreError> {
         let (requests, waiting) = mpsc::sync_channel(QUEUE);
         let (announce, head) = watch::channel(Revision::default());
-        let mut desk = Desk { file, retention, leases: HashMap::new(), head: announce };
+        let mut state = WriterState { file, retention, leases: HashMap::new(), head: announce };
         // Creates the tables, and ends the leases of the process that had the file before us: it
         // is gone, or we would not have got the lock.
-        desk.serve(Vec::new())?;
+        match state.serve(Vec::new()) {
+            Ok(()) => {}
+            // The next request tries again.
+            Err(error) if on_failure.waits(&error) => {
+                tracing::warn!(%error, "the store cannot be used yet");
+            }
+            Err(error) => return Err(error),
+        }
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || desk.run(&waiting))
+            .spawn(move || state.run(&waiting))
             .map_err(|error| StoreError::Unavailable { detail: error.to_string() })?;
         Ok(Self { requests: Mutex::new(Some(requests)), head, thread: Some(thread) })
     }
@@ -84,7 +110,7 @@ impl Writer {
     }
 
     pub(super) fn send(&self, request: Request) -> Result<(), StoreError> {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = self.requests.lock();
         let Some(sender) = requests.as_ref() else { return Err(gone()) };
         sender.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => StoreError::Unavailable {
@@ -97,34 +123,34 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.requests.lock().take();
         if let Some(thread) = self.thread.take() {
-            // A panic in there has been answered as damage to whoever waited.
+            // A panic of the thread was already reported as damage to the waiting callers.
             let _ = thread.join();
         }
     }
 }
 
-/// What a request gets when the writer has ended without an answer.
+/// The error of a request when the writer has ended without an answer.
 pub(super) fn gone() -> StoreError {
     StoreError::Unavailable { detail: "the store is closed".to_owned() }
 }
 
-/// A lease as this process knows it. Only the record is on disk: whoever opens the file next knows
-/// that this process is dead.
+/// A lease as this process knows it. Only the record is on disk: the next process to open the file
+/// knows that this one is dead.
 #[derive(Debug, Clone)]
-struct Held {
+struct HeldLease {
     owner: String,
     fence: u64,
     ttl: Duration,
     until: Instant,
 }
 
-type Leases = HashMap<String, Held>;
-type Answers = Vec<Result<Told, StoreError>>;
+type Leases = HashMap<String, HeldLease>;
+type Answers = Vec<Result<Reply, StoreError>>;
 
-/// What the writer thread owns.
-struct Desk {
+/// The state of the writer thread.
+struct WriterState {
     file: Arc<File>,
     retention: Retention,
     leases: Leases,
@@ -145,7 +171,7 @@ impl From<Fault> for Stage {
     }
 }
 
-impl Desk {
+impl WriterState {
     fn run(mut self, waiting: &Receiver<Request>) {
         let mut pause = Duration::ZERO;
         loop {
@@ -180,6 +206,7 @@ impl Desk {
         // A caller that stopped waiting is no error.
         match outcome {
             Ok((head, told)) => {
+                self.file.set_full(false);
                 self.leases = leases;
                 self.head.send_replace(head);
                 for (reply, told) in replies.into_iter().zip(told) {
@@ -188,6 +215,7 @@ impl Desk {
                 Ok(())
             }
             Err(error) => {
+                self.file.set_full(matches!(error, StoreError::Full { .. }));
                 for reply in replies {
                     drop(reply.send(Err(same(&error))));
                 }
@@ -196,7 +224,7 @@ impl Desk {
         }
     }
 
-    /// Applies the group and makes it durable; returns what each is to be told.
+    /// Applies the group and makes it durable; returns the reply of each request.
     fn work(
         &self,
         works: Vec<Work>,
@@ -262,8 +290,8 @@ struct Turn<'a, 'txn> {
 }
 
 impl Turn<'_, '_> {
-    /// Removes the records of leases that nobody holds any more: run out, or left by a process that
-    /// died. One commit for all of them.
+    /// Removes the records of leases without a holder: expired, or left by a process that died. One
+    /// commit for all of them.
     fn end_leases(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
         self.leases.retain(|_, held| held.until > now);
@@ -278,7 +306,7 @@ impl Turn<'_, '_> {
         Ok(())
     }
 
-    fn take(&mut self, work: Work) -> Result<Result<Told, StoreError>, Fault> {
+    fn take(&mut self, work: Work) -> Result<Result<Reply, StoreError>, Fault> {
         match work {
             Work::Commit { compares, effects } => self.commit(&compares, effects),
             Work::Acquire { name, owner, ttl } => self.acquire(name, owner, ttl).map(Ok),
@@ -291,48 +319,48 @@ impl Turn<'_, '_> {
         &mut self,
         compares: &[Compare],
         effects: Effects,
-    ) -> Result<Result<Told, StoreError>, Fault> {
+    ) -> Result<Result<Reply, StoreError>, Fault> {
         match self.tables.failed_compare(compares)? {
             Some(key) => Ok(Err(StoreError::Conflict { key })),
-            None => Ok(Ok(Told::Revision(self.tables.apply(effects, self.now_ms)?))),
+            None => Ok(Ok(Reply::Revision(self.tables.apply(effects, self.now_ms)?))),
         }
     }
 
-    fn acquire(&mut self, name: String, owner: String, ttl: Duration) -> Result<Told, Fault> {
+    fn acquire(&mut self, name: String, owner: String, ttl: Duration) -> Result<Reply, Fault> {
         let until = Instant::now() + ttl;
         if let Some(held) = self.leases.get_mut(&name) {
             if held.owner != owner {
-                return Ok(Told::Lease(None));
+                return Ok(Reply::Lease(None));
             }
             (held.until, held.ttl) = (until, ttl);
-            return Ok(Told::Lease(Some(Lease { name, owner, fence: held.fence, ttl })));
+            return Ok(Reply::Lease(Some(Lease { name, owner, fence: held.fence, ttl })));
         }
         let mut effects = Effects::default();
         effects.keys.insert(lease_key(&name), Some(owner.clone().into_bytes()));
         let fence = self.tables.apply(effects, self.now_ms)?.0;
-        self.leases.insert(name.clone(), Held { owner: owner.clone(), fence, ttl, until });
-        Ok(Told::Lease(Some(Lease { name, owner, fence, ttl })))
+        self.leases.insert(name.clone(), HeldLease { owner: owner.clone(), fence, ttl, until });
+        Ok(Reply::Lease(Some(Lease { name, owner, fence, ttl })))
     }
 
-    fn renew(&mut self, lease: &Lease) -> Result<Told, StoreError> {
+    fn renew(&mut self, lease: &Lease) -> Result<Reply, StoreError> {
         match self.leases.get_mut(&lease.name) {
             Some(held) if held.fence == lease.fence => {
                 held.until = Instant::now() + held.ttl;
-                Ok(Told::Done)
+                Ok(Reply::Done)
             }
             _ => Err(StoreError::LeaseLost { name: lease.name.clone() }),
         }
     }
 
-    /// Releasing what is not held any more is no error: the wish is fulfilled.
-    fn release(&mut self, lease: &Lease) -> Result<Told, Fault> {
+    /// Releasing a lease that is no longer held is no error: the result is the same.
+    fn release(&mut self, lease: &Lease) -> Result<Reply, Fault> {
         if self.leases.get(&lease.name).is_some_and(|held| held.fence == lease.fence) {
             self.leases.remove(&lease.name);
             let mut effects = Effects::default();
             effects.keys.insert(lease_key(&lease.name), None);
             self.tables.apply(effects, self.now_ms)?;
         }
-        Ok(Told::Done)
+        Ok(Reply::Done)
     }
 }
 

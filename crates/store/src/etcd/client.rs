@@ -1,25 +1,27 @@
-//! Calls to an etcd cluster: which member, how long to wait, who we are, what an error means.
+//! Calls to an etcd cluster: choice of member, timeouts, authentication, and the meaning of errors.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::PoisonError;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::stream;
+use futures_util::{Stream, StreamExt, stream};
+use hoist_diagnostic::chain;
 use hoist_etcd_proto::etcdserverpb as pb;
+use parking_lot::RwLock;
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::maintenance_client::MaintenanceClient;
 use pb::watch_client::WatchClient;
+use pb::watch_request::RequestUnion;
 use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::mpsc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, ConnectError, Request, Response, Status, Streaming};
 
-use crate::{Revision, StoreError};
+use crate::{PasswordFile, Revision, StoreError};
 
 /// How to reach the cluster.
 #[derive(Clone)]
@@ -42,7 +44,7 @@ pub struct Tls {
 #[derive(Clone)]
 pub struct Login {
     pub user: String,
-    pub password: SecretString,
+    pub password: PasswordFile,
 }
 
 impl fmt::Debug for Config {
@@ -77,6 +79,35 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Finds connections that died without a word (etcd refuses pings more often than every 5 s).
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An open watch: what the member tells, and how to ask it for its progress.
+pub(super) struct WatchConnection {
+    pub(super) events: Streaming<pb::WatchResponse>,
+    requests: mpsc::Sender<RequestUnion>,
+    /// Index of the member.
+    member: usize,
+}
+
+impl WatchConnection {
+    /// Asks the member to confirm that everything up to its revision has been sent. A request that
+    /// still waits to be sent is enough.
+    pub(super) fn ask_progress(&self) {
+        let _ = self.requests.try_send(RequestUnion::ProgressRequest(pb::WatchProgressRequest {}));
+    }
+}
+
+/// The requests of a watch. The stream ends with its [`WatchConnection`]: etcd takes the end for
+/// "not interested any more".
+fn watch_requests(
+    create: RequestUnion,
+    waiting: mpsc::Receiver<RequestUnion>,
+) -> impl Stream<Item = pb::WatchRequest> + Send {
+    let later = stream::unfold(waiting, |mut waiting| async move {
+        waiting.recv().await.map(|request| (request, waiting))
+    });
+    let all = stream::iter([create]).chain(later);
+    all.map(|request| pb::WatchRequest { request_union: Some(request) })
+}
 
 /// Whether a call may be sent again when it is unknown if the first one arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +166,11 @@ impl Client {
         self.call(range, Repeat::Harmless, send).await
     }
 
+    pub(super) async fn delete(&self, range: &pb::DeleteRangeRequest) -> Result<(), StoreError> {
+        let send = |channel, request| async move { kv(channel).delete_range(request).await };
+        self.call(range, Repeat::Harmless, send).await.map(drop)
+    }
+
     pub(super) async fn compact(&self, revision: i64) -> Result<(), StoreError> {
         let request = pb::CompactionRequest { revision, physical: false };
         let send = |channel, request| async move { kv(channel).compact(request).await };
@@ -178,19 +214,27 @@ impl Client {
     pub(super) async fn watch(
         &self,
         create: pb::WatchCreateRequest,
-    ) -> Result<Streaming<pb::WatchResponse>, StoreError> {
-        let create = pb::WatchRequest {
-            request_union: Some(pb::watch_request::RequestUnion::CreateRequest(create)),
-        };
-        let send = |channel, request: Request<pb::WatchRequest>| async move {
-            use futures_util::StreamExt;
-            // The stream must not end: etcd takes that for "not interested any more".
-            let mut request = request.map(|create| stream::iter([create]).chain(stream::pending()));
+    ) -> Result<WatchConnection, StoreError> {
+        let create = RequestUnion::CreateRequest(create);
+        let send = |channel, request: Request<RequestUnion>| async move {
+            let (requests, waiting) = mpsc::channel(1);
+            let mut request = request.map(|create| watch_requests(create, waiting));
             // A member cut off from its cluster then ends the watch instead of going silent.
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-            watching(channel).watch(request).await
+            let answer = watching(channel).watch(request).await?;
+            Ok(answer.map(|events| WatchConnection { events, requests, member: 0 }))
         };
-        self.call(&create, Repeat::Harmless, send).await
+        let mut connection = self.call(&create, Repeat::Harmless, send).await?;
+        connection.member = self.current.load(Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    /// Lets the next call begin with another member than that of this watch.
+    pub(super) fn pass_over(&self, watch: &WatchConnection) {
+        let next = (watch.member + 1) % self.members.len();
+        let (ours, relaxed) = (watch.member, Ordering::Relaxed);
+        // An error means that another member is asked already.
+        let _ = self.current.compare_exchange(ours, next, relaxed, relaxed);
     }
 
     /// Sends `message` to the member that answered last, then to the others as far as allowed.
@@ -264,24 +308,26 @@ impl Client {
 
     async fn token(&self, index: usize) -> Result<Option<MetadataValue<Ascii>>, Status> {
         let Some(login) = &self.login else { return Ok(None) };
-        let known = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.token.read().clone();
         if known.is_some() {
             return Ok(known);
         }
+        let password =
+            login.password.read().map_err(|error| Status::unauthenticated(error.to_string()))?;
         let request = pb::AuthenticateRequest {
             name: login.user.clone(),
-            password: login.password.expose_secret().to_owned(),
+            password: password.expose_secret().to_owned(),
         };
         let answer = AuthClient::new(self.members[index].clone()).authenticate(request).await?;
         let mut token = MetadataValue::try_from(answer.into_inner().token)
             .map_err(|_| Status::unauthenticated("etcd gave a token that cannot be sent"))?;
         token.set_sensitive(true);
-        *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
+        *self.token.write() = Some(token.clone());
         Ok(Some(token))
     }
 
     fn forget_token(&self) {
-        *self.token.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.token.write() = None;
     }
 }
 
@@ -349,8 +395,9 @@ fn never_sent(status: &Status) -> bool {
     false
 }
 
-/// What an answer other than success means for the caller.
+/// The meaning of an unsuccessful answer for the caller.
 pub(super) fn explain(status: &Status) -> StoreError {
+    // tonic hides the interesting half of the message (`connection refused`) in the causes.
     let cause = std::error::Error::source(status).map(|cause| format!(": {}", chain(cause)));
     let detail = format!("etcd: {}{}", status.message(), cause.unwrap_or_default());
     match status.code() {
@@ -366,18 +413,4 @@ pub(super) fn explain(status: &Status) -> StoreError {
         Code::OutOfRange => StoreError::Compacted { asked: Revision(0), oldest: Revision(0) },
         _ => StoreError::Unavailable { detail },
     }
-}
-
-/// The message and its causes. tonic hides the interesting half (`connection refused`) in there.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = cause.source();
-    }
-    text
 }

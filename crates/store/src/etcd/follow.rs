@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 use hoist_etcd_proto::etcdserverpb as pb;
 use hoist_etcd_proto::mvccpb::Event;
 use hoist_etcd_proto::mvccpb::event::EventType;
-use tonic::Streaming;
 
-use super::client;
-use super::layout::{Pending, State, one, revision};
+use super::client::{self, WatchConnection};
+use super::layout::{PendingTransaction, State, one, revision};
 use super::{BUSY_TIMEOUT, Inner};
-use crate::{Batch, Change, Key, Prefix, Revision, StoreError};
+use crate::{Batch, Change, Key, Prefix, Revision, StoreError, WatchProgress};
 
-/// A committed transaction that makes no progress for this long lost its writer: we help.
-const HELP_AFTER: Duration = Duration::from_secs(1);
+/// How often a member is asked whether it has sent everything.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// A member that does not answer that for this long hangs; the next watch asks another member.
+const SILENT_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long the server may take to confirm a watch.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -28,7 +30,12 @@ pub(super) struct Follower {
     inner: Arc<Inner>,
     prefix: Prefix,
     after: Revision,
-    events: Streaming<pb::WatchResponse>,
+    connection: WatchConnection,
+    progress: WatchProgress,
+    /// When the member was last asked.
+    asked: Instant,
+    /// Since when the member owes an answer.
+    unanswered: Option<Instant>,
     ready: VecDeque<Batch>,
     large: Option<Large>,
 }
@@ -53,15 +60,27 @@ impl Follower {
         let range = pb::RangeRequest { revision: at, ..one(inner.layout.pending()) };
         // Asking for the past also says `Compacted` where that is the answer.
         let past = inner.client.range(&range).await.map_err(|error| asked_for(error, after))?;
-        let large = match past.kvs.first().map(Pending::decode).transpose()? {
-            Some(Pending { state: State::Committed { .. }, .. }) => Some(Large::new(None)),
+        let large = match past.kvs.first().map(PendingTransaction::decode).transpose()? {
+            Some(PendingTransaction { state: State::Committed { .. }, .. }) => {
+                Some(Large::new(None))
+            }
             _ => None,
         };
         let (key, range_end) = inner.layout.watched();
         let create =
             pb::WatchCreateRequest { key, range_end, start_revision: at + 1, ..Default::default() };
-        let events = inner.client.watch(create).await?;
-        let mut follower = Self { inner, prefix, after, events, ready: VecDeque::new(), large };
+        let connection = inner.client.watch(create).await?;
+        let mut follower = Self {
+            inner,
+            prefix,
+            after,
+            connection,
+            progress: WatchProgress::default(),
+            asked: Instant::now(),
+            unanswered: None,
+            ready: VecDeque::new(),
+            large,
+        };
         tokio::time::timeout(CREATE_TIMEOUT, follower.take_response())
             .await
             .map_err(|_| ended("no answer to the request"))??;
@@ -73,17 +92,36 @@ impl Follower {
             if let Some(batch) = self.ready.pop_front() {
                 return Ok(Some((batch, self)));
             }
-            if self.large.is_none() {
-                self.take_response().await?;
-            } else if let Ok(taken) = tokio::time::timeout(HELP_AFTER, self.take_response()).await {
-                taken?;
-            } else {
+            let taken = tokio::time::timeout(PROGRESS_EVERY, self.take_response()).await;
+            let is_quiet = taken.is_err();
+            taken.unwrap_or(Ok(()))?;
+            if self.asked.elapsed() >= PROGRESS_EVERY {
+                self.ask_progress()?;
+            }
+            if is_quiet && self.large.is_some() {
                 self.help().await?;
             }
         }
     }
 
-    /// Reads never wait for watches, so a watch that waits must be able to do what a read does.
+    pub(super) fn progress(&self) -> WatchProgress {
+        self.progress.clone()
+    }
+
+    /// Called after waiting for a response, so an answer that has arrived was taken before.
+    fn ask_progress(&mut self) -> Result<(), StoreError> {
+        let since = *self.unanswered.get_or_insert_with(Instant::now);
+        if since.elapsed() > SILENT_LIMIT {
+            self.inner.client.pass_over(&self.connection);
+            return Err(ended(&format!("the member was silent for {SILENT_LIMIT:?}")));
+        }
+        self.connection.ask_progress();
+        self.asked = Instant::now();
+        Ok(())
+    }
+
+    /// A committed transaction without changes for a second lost its writer. Reads never wait for
+    /// watches, so a waiting watch must be able to finish a transaction as a read does.
     async fn help(&self) -> Result<(), StoreError> {
         let found = self.inner.client.range(&one(self.inner.layout.pending())).await?;
         match found.kvs.first() {
@@ -93,7 +131,9 @@ impl Follower {
     }
 
     async fn take_response(&mut self) -> Result<(), StoreError> {
-        let message = self.events.message().await.map_err(|status| client::explain(&status))?;
+        let message =
+            self.connection.events.message().await.map_err(|status| client::explain(&status))?;
+        self.unanswered = None;
         let Some(response) = message else { return Err(ended("the server closed it")) };
         if response.canceled {
             return Err(match response.compact_revision {
@@ -104,6 +144,11 @@ impl Follower {
         // etcd never splits a revision over two responses unless asked to.
         for commit in response.events.chunk_by(|a, b| written(a) == written(b)) {
             self.take_commit(revision(written(&commit[0])), commit)?;
+        }
+        // Only the answer to a question says that nothing is left to send. The changes of an
+        // unfinished transaction are committed, and not delivered yet.
+        if response.events.is_empty() && !response.created && self.large.is_none() {
+            self.progress.mark();
         }
         Ok(())
     }
@@ -117,7 +162,7 @@ impl Follower {
             if found.key == pending {
                 if deleted {
                     self.end_large();
-                } else if let State::Committed { .. } = Pending::decode(found)?.state {
+                } else if let State::Committed { .. } = PendingTransaction::decode(found)?.state {
                     self.large = Some(Large::new(Some(at)));
                 }
             } else if let Some(key) = self.inner.layout.key(&found.key) {
@@ -129,11 +174,11 @@ impl Follower {
                 changes.insert(key, change);
             }
         }
-        self.hand_out(at, changes);
+        self.deliver(at, changes);
         Ok(())
     }
 
-    fn hand_out(&mut self, at: Revision, mut changes: BTreeMap<Key, Change>) {
+    fn deliver(&mut self, at: Revision, mut changes: BTreeMap<Key, Change>) {
         let all_leases = changes.keys().all(Key::is_lease);
         changes.retain(|key, _| self.prefix.covers(key));
         match &mut self.large {

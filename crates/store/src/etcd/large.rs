@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! take `pending` (state prepare, bound to a lease)   others wait; a dead writer's prepare expires
-//! stage the chunks, check the compares               nobody looks at the stage yet
+//! stage the chunks, check the compares               no reader looks at the stage yet
 //! flip `pending` to committed                        one small etcd transaction: the commit point
 //! apply the chunks                                   readers help with this before they read
-//! delete `pending` and the stage                     ordinary life goes on
+//! delete `pending` and the stage                     ordinary operation continues
 //! ```
 //!
-//! Every step is guarded by a compare on the revision of `pending`, so a writer or helper that
-//! slept cannot touch what came after. Applying is idempotent and free of order (one final effect
-//! per key), so any number of helpers may do it at once.
+//! Every step is guarded by a compare on the revision of `pending`, so a delayed writer or helper
+//! cannot change a later state. Applying is idempotent and free of order (one final effect per
+//! key), so any number of helpers may do it at once.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ use hoist_etcd_proto::mvccpb::KeyValue;
 
 use super::client::Repeat;
 use super::layout::{
-    Chunk, MAX_OPS, Pending, State, do_delete, do_delete_range, do_put, do_range, if_written_at,
-    one, ranges_of, revision, stamped, written_at,
+    Chunk, MAX_OPS, PendingTransaction, State, do_delete, do_delete_range, do_put, do_range,
+    if_written_at, one, ranges_of, revision, stamped, written_at,
 };
 use super::{BUSY_TIMEOUT, BUSY_WAIT, Inner};
 use crate::txn::Effects;
@@ -30,14 +30,14 @@ use crate::{Compare, Key, Prefix, Revision, StoreError};
 /// How long a dead writer blocks the others. Renewed while staging goes on.
 const PREPARE_TTL: Duration = Duration::from_secs(5);
 
-/// Requests under way at once while staging or applying; etcd syncs them to disk together.
+/// Concurrent requests while staging or applying; etcd syncs them to disk together.
 const PARALLEL: usize = 8;
 
 /// Keys read at once when a prefix is emptied.
 const KEYS_PER_PAGE: i64 = 10_000;
 
 /// `pending` as we hold it: our prepare, before the commit point.
-struct Prepared {
+struct Preparation {
     id: String,
     lease: i64,
     /// Revision of the `pending` record.
@@ -56,7 +56,18 @@ impl Inner {
         // Takes a `pending` that is still in prepare with it, whatever went wrong. If this fails
         // too, time does the same.
         let _ = self.client.revoke(lease).await;
+        if let Err(StoreError::Full { .. }) = outcome {
+            self.drop_stage(&stage_id(lease)).await;
+        }
         outcome
+    }
+
+    /// Frees the chunks of a transaction that was not committed: without space the next
+    /// transaction, which would remove them, is refused.
+    async fn drop_stage(&self, id: &str) {
+        if let Err(error) = self.client.delete(&self.layout.stage(id)).await {
+            tracing::debug!(%error, "the chunks of a refused transaction stay for now");
+        }
     }
 
     async fn commit_under(
@@ -75,8 +86,10 @@ impl Inner {
         self.stage(&chunks, &mut prepared).await?;
         let count = u32::try_from(chunks.len()).expect("chunks are counted in thousands");
         let committed = self.flip(&prepared, count, compares).await?;
-        // From here on it has happened; whoever reads next finishes it if we cannot.
-        let pending = Pending { id: prepared.id, state: State::Committed { chunks: count } };
+        // The transaction is committed from here on; the next reader finishes it if this writer
+        // cannot.
+        let pending =
+            PendingTransaction { id: prepared.id, state: State::Committed { chunks: count } };
         let applied = self.apply(&pending, committed, Some(chunks)).await;
         if let Err(error) = applied {
             tracing::warn!(%error, "large transaction committed, the next reader will apply it");
@@ -84,10 +97,9 @@ impl Inner {
         Ok(revision(committed))
     }
 
-    async fn prepare(&self, lease: i64) -> Result<Prepared, StoreError> {
-        // Unique, because the cluster chose it.
-        let id = format!("{lease:x}");
-        let pending = Pending { id: id.clone(), state: State::Prepare };
+    async fn prepare(&self, lease: i64) -> Result<Preparation, StoreError> {
+        let id = stage_id(lease);
+        let pending = PendingTransaction { id: id.clone(), state: State::Prepare };
         let deadline = Instant::now() + BUSY_TIMEOUT;
         let txn = pb::TxnRequest {
             compare: vec![if_written_at(self.layout.pending(), 0)],
@@ -102,7 +114,7 @@ impl Inner {
             let answer = self.client.txn(&txn, Repeat::Never).await?;
             if answer.succeeded {
                 let at = answer.header.unwrap_or_default().revision;
-                return Ok(Prepared { id, lease, at, renewed: Instant::now() });
+                return Ok(Preparation { id, lease, at, renewed: Instant::now() });
             }
             if let Some(found) =
                 ranges_of(answer).next().and_then(|range| range.kvs.into_iter().next())
@@ -112,12 +124,13 @@ impl Inner {
         }
     }
 
-    /// Replaces prefixes by the keys found there and drops deletes of what does not exist. Nobody
-    /// else writes while we prepare, so this stays true until the flip.
+    /// Replaces prefixes by the keys found there and drops deletes of missing keys. `pending`
+    /// guarantees that no other writer commits during the preparation, so this stays true until the
+    /// flip.
     async fn spell_out(
         &self,
         mut effects: Effects,
-        prepared: &mut Prepared,
+        prepared: &mut Preparation,
     ) -> Result<Effects, StoreError> {
         let deleted: Vec<Key> = effects
             .keys
@@ -136,7 +149,11 @@ impl Inner {
         Ok(effects)
     }
 
-    async fn keys_below(&self, top: Key, prepared: &mut Prepared) -> Result<Vec<Key>, StoreError> {
+    async fn keys_below(
+        &self,
+        top: Key,
+        prepared: &mut Preparation,
+    ) -> Result<Vec<Key>, StoreError> {
         let prefix = Prefix::Under(top);
         let mut keys: Vec<Key> = Vec::new();
         loop {
@@ -158,7 +175,7 @@ impl Inner {
         &self,
         keys: &[Key],
         keys_only: bool,
-        prepared: &mut Prepared,
+        prepared: &mut Preparation,
     ) -> Result<Vec<(Key, Option<KeyValue>)>, StoreError> {
         let mut all = Vec::with_capacity(keys.len());
         for part in keys.chunks(MAX_OPS) {
@@ -180,7 +197,7 @@ impl Inner {
     async fn check_compares(
         &self,
         compares: &[Compare],
-        prepared: &mut Prepared,
+        prepared: &mut Preparation,
     ) -> Result<(), StoreError> {
         let keys: Vec<Key> =
             compares.iter().map(|compare| super::wanted(compare).0.clone()).collect();
@@ -195,7 +212,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn stage(&self, chunks: &[Chunk], prepared: &mut Prepared) -> Result<(), StoreError> {
+    async fn stage(&self, chunks: &[Chunk], prepared: &mut Preparation) -> Result<(), StoreError> {
         let numbered: Vec<(u32, &Chunk)> = (0..).zip(chunks).collect();
         for part in numbered.chunks(PARALLEL) {
             self.renew(prepared).await?;
@@ -207,7 +224,7 @@ impl Inner {
 
     async fn stage_one(
         &self,
-        prepared: &Prepared,
+        prepared: &Preparation,
         number: u32,
         chunk: &Chunk,
     ) -> Result<(), StoreError> {
@@ -223,7 +240,7 @@ impl Inner {
         }
     }
 
-    async fn renew(&self, prepared: &mut Prepared) -> Result<(), StoreError> {
+    async fn renew(&self, prepared: &mut Preparation) -> Result<(), StoreError> {
         if prepared.renewed.elapsed() < PREPARE_TTL / 4 {
             return Ok(());
         }
@@ -234,7 +251,7 @@ impl Inner {
     /// The commit point. Returns the revision of the commit.
     async fn flip(
         &self,
-        prepared: &Prepared,
+        prepared: &Preparation,
         chunks: u32,
         compares: &[Compare],
     ) -> Result<i64, StoreError> {
@@ -248,7 +265,8 @@ impl Inner {
             let (key, at) = super::wanted(lease);
             compare.push(if_written_at(self.layout.record(key.as_str()), super::number(at)));
         }
-        let pending = Pending { id: prepared.id.clone(), state: State::Committed { chunks } };
+        let pending =
+            PendingTransaction { id: prepared.id.clone(), state: State::Committed { chunks } };
         let txn = pb::TxnRequest {
             compare,
             success: vec![do_put(self.layout.pending(), pending.encode(), 0)],
@@ -281,7 +299,7 @@ impl Inner {
             let detail = "another writer's large transaction does not end".to_owned();
             return Err(StoreError::Unavailable { detail });
         }
-        let pending = Pending::decode(found)?;
+        let pending = PendingTransaction::decode(found)?;
         match pending.state {
             State::Prepare => {
                 tokio::time::sleep(BUSY_WAIT).await;
@@ -291,11 +309,11 @@ impl Inner {
         }
     }
 
-    /// Rolls a committed transaction forward. `chunks` are at hand for its writer only; others read
-    /// the stage. Ends well when somebody else was quicker.
+    /// Rolls a committed transaction forward. Only its writer has the `chunks`; others read the
+    /// stage. Succeeds when another helper was quicker.
     async fn apply(
         &self,
-        pending: &Pending,
+        pending: &PendingTransaction,
         committed: i64,
         chunks: Option<Vec<Chunk>>,
     ) -> Result<(), StoreError> {
@@ -325,7 +343,7 @@ impl Inner {
         found.kvs.first().map(Chunk::decode).transpose()
     }
 
-    /// `false` when the transaction has been finished by somebody else.
+    /// `false` when another helper has finished the transaction.
     async fn apply_one(&self, chunk: &Chunk, committed: i64) -> Result<bool, StoreError> {
         let ops = chunk.0.iter().map(|(key, value)| {
             let raw = self.layout.record(key.as_str());
@@ -350,6 +368,11 @@ impl Inner {
         };
         self.client.txn(&txn, Repeat::Harmless).await.map(drop)
     }
+}
+
+/// Unique, because the cluster chose the lease.
+fn stage_id(lease: i64) -> String {
+    format!("{lease:x}")
 }
 
 fn expired() -> StoreError {

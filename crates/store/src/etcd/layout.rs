@@ -1,8 +1,7 @@
-//! How records, and large transactions on their way, look inside etcd.
+//! The layout of records and large transactions inside etcd.
 //!
 //! Below the prefix: `record/<key>`, the one key `pending`, and `stage/<id>/<n>`. The names are
-//! chosen so that one range holds `pending` and all records but not the stage: that is what a
-//! watch needs.
+//! chosen so that one range holds `pending` and all records but not the stage, as a watch needs it.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +32,7 @@ impl Layout {
         format!("{}record/{key}", self.root).into_bytes()
     }
 
-    /// Start and end of all that a watch looks at.
+    /// Start and end of the range of a watch.
     pub(super) fn watched(&self) -> (Vec<u8>, Vec<u8>) {
         (self.pending(), format!("{}record0", self.root).into_bytes())
     }
@@ -72,7 +71,7 @@ impl Layout {
         (start, self.record(&span.below))
     }
 
-    /// `None` for what is not a record.
+    /// `None` if the key is not that of a record.
     pub(super) fn key(&self, raw: &[u8]) -> Option<Key> {
         let text = std::str::from_utf8(raw).ok()?;
         text.strip_prefix(&self.root)?.strip_prefix("record/")?.parse().ok()
@@ -123,9 +122,9 @@ fn damaged(key: &[u8], what: &str) -> StoreError {
     StoreError::Damaged { detail: format!("etcd key `{}` {what}", String::from_utf8_lossy(key)) }
 }
 
-/// The large transaction under way, as its record says.
+/// The record of the current large transaction.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub(super) struct Pending {
+pub(super) struct PendingTransaction {
     pub(super) id: String,
     pub(super) state: State,
 }
@@ -135,11 +134,11 @@ pub(super) struct Pending {
 pub(super) enum State {
     /// Its writer is staging; it may still come to nothing. Bound to the writer's etcd lease.
     Prepare,
-    /// It has happened. Whoever sees this applies the chunks before doing anything else.
+    /// Committed. Every reader and writer must apply the chunks before doing anything else.
     Committed { chunks: u32 },
 }
 
-impl Pending {
+impl PendingTransaction {
     pub(super) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a struct of text and numbers is always JSON")
     }
@@ -165,7 +164,8 @@ pub(super) struct Chunk(pub(super) Vec<(Key, Option<Vec<u8>>)>);
 impl Chunk {
     pub(super) fn split(effects: BTreeMap<Key, Option<Vec<u8>>>) -> Vec<Self> {
         let mut chunks = Vec::new();
-        let (mut chunk, mut bytes) = (Self::default(), 0);
+        let mut chunk = Self::default();
+        let mut bytes = 0;
         for (key, value) in effects {
             let size = size(&key, value.as_deref());
             if chunk.0.len() == MAX_OPS || (bytes + size > MAX_BYTES && !chunk.0.is_empty()) {
@@ -220,7 +220,7 @@ fn put_part(out: &mut Vec<u8>, part: &[u8]) {
     out.extend(part);
 }
 
-/// What was put before; `None` when it is cut short.
+/// The part that was put; `None` if the text is truncated.
 fn take_part<'a>(rest: &mut &'a [u8]) -> Option<Part<'a>> {
     let (length, after) = rest.split_first_chunk::<4>()?;
     let length = u32::from_be_bytes(*length);
@@ -309,7 +309,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_chunk_is_damage_not_less_data(cut in 1usize..20) {
+        fn cut_chunk_is_damage_not_less_data(cut in 1usize..20) {
             let chunk = Chunk(vec![("key".parse().unwrap(), Some(b"a value".to_vec()))]);
             let mut raw = chunk.encode();
             raw.truncate(raw.len().saturating_sub(cut).max(1));

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hoist_diagnostic::chain;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use secrecy::ExposeSecret;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
@@ -47,10 +50,14 @@ impl Drop for Connection {
 impl Connection {
     /// `told` is woken by every notification.
     pub(super) async fn open(config: &Config, told: Arc<Notify>) -> Result<Self, StoreError> {
+        let mut server = config.server.clone();
+        if let Some(password) = &config.password {
+            server.password(password.read()?.expose_secret());
+        }
         let opened = async {
             match &config.tls {
-                None => connect(config, NoTls, told).await,
-                Some(tls) => connect(config, Tls(Arc::clone(tls)), told).await,
+                None => connect(&server, NoTls, told).await,
+                Some(tls) => connect(&server, Tls(Arc::clone(tls)), told).await,
             }
         };
         let connection = within(CONNECT_TIMEOUT, opened).await?;
@@ -114,8 +121,8 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A connection taken from the pool. It goes back only by [`Lent::give_back`]: after an error
-/// nobody knows what state the session is in.
+/// A connection taken from the pool. It goes back only by [`Lent::give_back`]: after an error the
+/// state of the session is unknown.
 pub(super) struct Lent<'a> {
     pub(super) connection: Connection,
     pool: &'a Pool,
@@ -124,7 +131,7 @@ pub(super) struct Lent<'a> {
 
 impl Lent<'_> {
     pub(super) fn give_back(self) {
-        self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.connection);
+        self.pool.idle.lock().push(self.connection);
     }
 }
 
@@ -152,7 +159,7 @@ impl Pool {
     }
 
     fn idle(&self) -> Option<Connection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         // A server restart closes them all.
         idle.retain(|connection| !connection.client.is_closed());
         idle.pop()
@@ -161,8 +168,8 @@ impl Pool {
 
 fn session_settings(schema: &str) -> String {
     let statement_ms = STATEMENT_TIMEOUT.as_millis();
-    // A writer that vanished without closing its socket must not hold the lock for hours.
-    // Durability is the contract, so a server that was set up to lie is told not to.
+    // A writer that vanished without closing its socket must not hold the lock for hours. The
+    // contract requires durability, so the session overrides a server that acknowledges early.
     format!(
         "set search_path = {schema}; set statement_timeout = {statement_ms}; \
          set idle_in_transaction_session_timeout = {statement_ms}; \
@@ -174,7 +181,7 @@ fn session_settings(schema: &str) -> String {
 }
 
 async fn connect<T>(
-    config: &Config,
+    server: &tokio_postgres::Config,
     tls: T,
     told: Arc<Notify>,
 ) -> Result<Connection, tokio_postgres::Error>
@@ -182,7 +189,7 @@ where
     T: MakeTlsConnect<Socket>,
     T::Stream: Send + 'static,
 {
-    let (client, mut connection) = config.server.connect(tls).await?;
+    let (client, mut connection) = server.connect(tls).await?;
     let driver = tokio::spawn(async move {
         while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
             if let AsyncMessage::Notification(_) = message {
@@ -202,18 +209,9 @@ async fn within<T>(
     tokio::time::timeout(limit, work).await.map_err(late)?.map_err(|error| explain(&error))
 }
 
-/// What an error of the server or the connection means for the caller.
+/// The meaning of an error of the server or the connection for the caller.
 fn explain(error: &tokio_postgres::Error) -> StoreError {
-    use std::error::Error;
-    let mut detail = format!("postgres: {error}");
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let more = cause.to_string();
-        if !detail.contains(&more) {
-            detail = format!("{detail}: {more}");
-        }
-        next = cause.source();
-    }
+    let detail = format!("postgres: {}", chain(error));
     let Some(code) = error.code() else { return StoreError::Unavailable { detail } };
     let class = &code.code()[..2];
     if *code == SqlState::DISK_FULL {
@@ -238,7 +236,7 @@ struct Handshake {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Tls {
-    type Stream = Encrypted<S>;
+    type Stream = TlsConnection<S>;
     type TlsConnect = Handshake;
     type Error = rustls_pki_types::InvalidDnsNameError;
 
@@ -249,25 +247,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for T
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Handshake {
-    type Stream = Encrypted<S>;
+    type Stream = TlsConnection<S>;
     type Error = std::io::Error;
-    type Future = Pin<Box<dyn Future<Output = std::io::Result<Encrypted<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = std::io::Result<TlsConnection<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         let handshake = tokio_rustls::TlsConnector::from(self.config).connect(self.server, stream);
-        Box::pin(async move { Ok(Encrypted(handshake.await?)) })
+        Box::pin(async move { Ok(TlsConnection(handshake.await?)) })
     }
 }
 
-struct Encrypted<S>(tokio_rustls::client::TlsStream<S>);
+struct TlsConnection<S>(tokio_rustls::client::TlsStream<S>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for TlsConnection<S> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -277,7 +275,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsConnection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,9 +1,9 @@
-//! The tables in `PostgreSQL`, and what is asked of them on one connection.
+//! The tables in `PostgreSQL` and the queries on one connection.
 //!
 //! | table | holds |
 //! | --- | --- |
-//! | `records` | what is there now |
-//! | `changes` | per commit and key, what was there before (undo log) |
+//! | `records` | the current values |
+//! | `changes` | per commit and key, the replaced value (undo log) |
 //! | `leases` | until when, by the server's clock |
 //! | `meta` | one row: the revision. Every commit locks it, so revisions follow commit order |
 //!
@@ -154,7 +154,7 @@ pub(super) async fn changes(
     prefix: &Prefix,
     after: Revision,
 ) -> Result<(Vec<Batch>, Revision), StoreError> {
-    // A value is still in `records`, or whoever replaced it kept it.
+    // A value is still in `records`, or in the changes of the commit that replaced it.
     let sql = "with m as (select revision, floor from meta),
         upto as (select coalesce(max(revision), $4) as revision from
             (select distinct revision from changes where revision > $4 order by revision limit $5) c)
@@ -201,7 +201,8 @@ fn change(row: &Row) -> Option<(Revision, Change)> {
 }
 
 fn check_kept(row: &Row, asked: Revision) -> Result<(), StoreError> {
-    let (head, oldest) = (revision(row.get(0)), revision(row.get(1)));
+    let head = revision(row.get(0));
+    let oldest = revision(row.get(1));
     if (oldest..=head).contains(&asked) {
         Ok(())
     } else {
@@ -250,8 +251,8 @@ impl<'a> Commit<'a> {
         self.connection.batch("rollback").await
     }
 
-    /// The key of the first compare that does not hold. A lease that ran out counts as absent, even
-    /// before anybody has removed its record.
+    /// The key of the first compare that does not hold. An expired lease counts as absent, even
+    /// before its record is removed.
     pub(super) async fn failed_compare(
         &mut self,
         compares: &[Compare],
@@ -416,7 +417,8 @@ async fn trim(connection: &mut Connection, retention: &Retention) -> Result<(), 
 /// Slices of at most [`MAX_KEYS`] keys and about [`MAX_BYTES`].
 fn parts(puts: &[Effect]) -> Vec<&[Effect]> {
     let mut parts = Vec::new();
-    let (mut from, mut bytes) = (0, 0);
+    let mut from = 0;
+    let mut bytes = 0;
     for (index, (_, value)) in puts.iter().enumerate() {
         bytes += value.as_ref().map_or(0, Vec::len);
         if index + 1 - from == MAX_KEYS || bytes > MAX_BYTES {

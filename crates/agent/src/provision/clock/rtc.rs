@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_written_as_the_clock_has_it() {
+    fn rtc_time_is_encoded_in_its_fields() {
         let at = Timestamp::from_second(784_111_777).unwrap();
         let Time { second, minute, hour, day, month, year, .. } = time(at);
         assert_eq!((year, month, day, hour, minute, second), (94, 10, 6, 8, 49, 37));

@@ -1,9 +1,9 @@
-//! `file`, `copy` and `sync`: what they write, show, keep and take back.
+//! `file`, `copy` and `sync`: their changes, previews, backups and undo.
 
 use super::*;
 
 #[test]
-fn a_file_is_written_once_and_what_was_there_comes_back() {
+fn file_is_written_once_and_restored_by_undo() {
     let node = Node::new();
     let input = json!({"path": "etc/app/app.conf", "text": "port = 1\n", "mode": "0640"});
     assert!(does_not(node.verify("file", input.clone())).contains("does not exist"));
@@ -14,25 +14,25 @@ fn a_file_is_written_once_and_what_was_there_comes_back() {
     assert_eq!(mode & 0o7777, 0o640);
     assert_eq!(node.verify("file", input.clone()).unwrap(), Verdict::Holds);
     let again = node.apply("file", input.clone()).unwrap();
-    assert_eq!(again, Done { changed: false, receipt: Value::Null });
+    assert_eq!(again, ApplyOutcome { changed: false, receipt: Value::Null });
     fs_err::set_permissions(node.path("etc/app/app.conf"), PermissionsExt::from_mode(0o600))
         .unwrap();
     assert!(does_not(node.verify("file", input.clone())).ends_with("its mode is 0600, not 0640"));
 
     let other = json!({"path": "etc/app/app.conf", "text": "port = 2\n"});
     let second = node.apply("file", other.clone()).unwrap();
-    assert_eq!(node.undo("file", other, &second.receipt).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("file", other, &second.receipt).unwrap(), UndoOutcome::Undone);
     assert_eq!(node.text("etc/app/app.conf"), "port = 1\n");
     let mode = fs_err::metadata(node.path("etc/app/app.conf")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600, "as it was");
     fs_err::set_permissions(node.path("etc/app/app.conf"), PermissionsExt::from_mode(0o640))
         .unwrap();
-    assert_eq!(node.undo("file", input, &done.receipt).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("file", input, &done.receipt).unwrap(), UndoOutcome::Undone);
     assert!(!node.path("etc").exists(), "also the directories that it made are gone");
 }
 
 #[test]
-fn a_backup_is_for_nobody_else_and_no_receipt_leads_elsewhere() {
+fn backup_is_private_and_receipts_cannot_lead_elsewhere() {
     let node = Node::new();
     node.write("secret", "old");
     let input = json!({"path": "secret", "text": "new"});
@@ -44,11 +44,11 @@ fn a_backup_is_for_nobody_else_and_no_receipt_leads_elsewhere() {
     let elsewhere = json!({"backup": "/etc"});
     assert!(node.undo("file", input.clone(), &elsewhere).is_err());
     let gone = json!({"backup": node.path(".hoist/backup/gone")});
-    assert!(not_possible(node.undo("file", input, &gone)).contains("is not kept in"));
+    assert!(not_possible(node.undo("file", input, &gone)).contains("no backup of its changes in"));
 }
 
 #[test]
-fn an_attempt_that_was_killed_before_it_kept_anything_has_nothing_to_take_back() {
+fn attempt_killed_before_its_backup_has_nothing_to_undo() {
     let node = Node::new();
     node.write("a/x", "1");
     let week = Duration::from_hours(24 * 7);
@@ -62,23 +62,23 @@ fn an_attempt_that_was_killed_before_it_kept_anything_has_nothing_to_take_back()
             let made = std::time::UNIX_EPOCH.elapsed().unwrap().checked_sub(age).unwrap();
             let run = ulid::Ulid::from_parts(u64::try_from(made.as_millis()).unwrap(), 7);
             let attempt = format!("{}/7/1", run.to_string().to_lowercase());
-            let made = Made { attempt, receipt: Value::Null, over_changes: false };
+            let made = AppliedAttempt { attempt, receipt: Value::Null, over_changes: false };
             node.with(action, &input, |action, step, ctx| action.undo(step, &made, ctx))
         };
-        assert_eq!(undo(Duration::ZERO).unwrap(), Undone::Undone, "{action}");
+        assert_eq!(undo(Duration::ZERO).unwrap(), UndoOutcome::Undone, "{action}");
         assert_eq!(
             undo(place::KEPT.checked_sub(week).unwrap()).unwrap(),
-            Undone::Undone,
+            UndoOutcome::Undone,
             "{action}"
         );
-        // What it kept may have been removed since.
+        // The backups may have expired.
         assert!(!not_possible(undo(place::KEPT + week)).is_empty());
     }
     assert_eq!(node.text("a/x"), "1");
 }
 
 #[test]
-fn of_an_attempt_that_nobody_knows_of_nothing_is_taken_back_and_that_is_said() {
+fn undo_of_an_unknown_attempt_is_refused_with_a_reason() {
     let node = Node::new();
     node.write("a/x", "1");
     for (action, input) in [
@@ -87,34 +87,35 @@ fn of_an_attempt_that_nobody_knows_of_nothing_is_taken_back_and_that_is_said() {
         ("sync", json!({"from": "a", "to": "c"})),
     ] {
         let reason = not_possible(node.undo(action, input.clone(), &Value::Null));
-        assert!(reason.contains("is not kept in"), "{reason}");
+        assert!(reason.contains("no backup of its changes in"), "{reason}");
         let list = json!({"steps": [{"action": action, "input": input}]});
         let reason = not_possible(node.undo("steps", list, &Value::Null));
-        assert_eq!(reason, "nobody kept how far it came");
+        assert_eq!(reason, "the progress log is missing");
     }
     for name in ["..", "", "."] {
-        let made = Made { attempt: name.to_owned(), ..Made::default() };
+        let made = AppliedAttempt { attempt: name.to_owned(), ..AppliedAttempt::default() };
         let input = json!({"path": "a/x", "text": "2"});
         node.with("file", &input, |action, step, ctx| action.undo(step, &made, ctx).unwrap_err());
     }
 }
 
 #[test]
-fn an_attempt_that_failed_before_it_changed_anything_is_taken_back_without_a_receipt() {
+fn attempt_failed_before_a_change_needs_no_receipt_for_undo() {
     let node = Node::new();
     let input = json!({"from": "nowhere", "to": "b"});
     assert!(node.apply("copy", input.clone()).is_err());
-    assert_eq!(node.undo("copy", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("copy", input, &Value::Null).unwrap(), UndoOutcome::Undone);
 }
 
 #[test]
-fn what_attempts_without_a_receipt_changed_is_taken_back_with_the_rest() {
+fn undo_covers_attempts_without_a_receipt() {
     let node = Node::new();
     for at in 0..400 {
         node.write(&format!("a/{at}"), "new");
     }
     node.write("b/7", "old");
-    let (before, input) = (tree(&node, "b"), json!({"from": "a", "to": "b"}));
+    let before = tree(&node, "b");
+    let input = json!({"from": "a", "to": "b"});
     let is_in_place =
         |entry: &fs_err::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
     let count =
@@ -129,13 +130,13 @@ fn what_attempts_without_a_receipt_changed_is_taken_back_with_the_rest() {
     assert_eq!(tree(&node, "b"), tree(&node, "a"));
     for (attempt, receipt) in [(3, &done.receipt), (2, &Value::Null), (1, &Value::Null)] {
         let undone = node.undo_attempt("sync", input.clone(), attempt, receipt);
-        assert_eq!(undone.unwrap(), Undone::Undone);
+        assert_eq!(undone.unwrap(), UndoOutcome::Undone);
     }
     assert_eq!(tree(&node, "b"), before);
 }
 
 #[test]
-fn what_a_step_was_writing_when_it_was_killed_is_removed() {
+fn partial_files_of_a_killed_step_are_removed() {
     let node = Node::new();
     let input = json!({"path": "etc/a", "text": "1"});
     node.apply("file", input.clone()).unwrap();
@@ -144,12 +145,12 @@ fn what_a_step_was_writing_when_it_was_killed_is_removed() {
     let list = node.path(".hoist/backup/01run-7-1/list");
     let text = fs_err::read_to_string(&list).unwrap();
     fs_err::write(&list, format!("{text}{}", &text[..20])).unwrap();
-    assert_eq!(node.undo("file", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("file", input, &Value::Null).unwrap(), UndoOutcome::Undone);
     assert!(!node.path("etc").exists());
 }
 
 #[test]
-fn an_attempt_that_is_begun_twice_is_taken_back_to_before_the_first_time() {
+fn attempt_begun_twice_is_undone_to_its_first_begin() {
     let node = Node::new();
     node.write("a", "before");
     for text in ["1", "2"] {
@@ -157,12 +158,12 @@ fn an_attempt_that_is_begun_twice_is_taken_back_to_before_the_first_time() {
         node.apply("file", json!({"path": "a", "text": text})).unwrap();
     }
     let input = json!({"path": "a", "text": "2"});
-    assert_eq!(node.undo("file", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("file", input, &Value::Null).unwrap(), UndoOutcome::Undone);
     assert_eq!(node.text("a"), "before");
 }
 
 #[test]
-fn a_subject_that_is_a_directory_is_not_left() {
+fn paths_outside_the_subject_directory_are_refused() {
     let node = Node::new();
     let file = |path: &str| json!({"path": path, "text": ""});
     assert!(
@@ -178,14 +179,14 @@ fn a_subject_that_is_a_directory_is_not_left() {
         node.reason("sync", json!({"from": ".", "to": "link/deep/er"})).contains("through a link")
     );
     assert_eq!(fs_err::read_dir(outside.path()).unwrap().count(), 0);
-    // The link itself is what is replaced.
+    // The link itself is replaced.
     node.apply("file", json!({"path": "link", "text": "mine"})).unwrap();
     assert_eq!(node.text("link"), "mine");
     assert!(outside.path().is_dir());
 }
 
 #[test]
-fn a_directory_is_not_replaced_by_a_file() {
+fn directory_is_not_replaced_by_a_file() {
     let node = Node::new();
     node.write("d/x", "");
     assert!(node.reason("file", json!({"path": "d", "text": ""})).ends_with("is a directory"));
@@ -199,7 +200,7 @@ fn unknown_owners_are_named() {
 }
 
 #[test]
-fn a_copy_is_the_same_and_can_be_taken_back() {
+fn copy_is_identical_and_can_be_undone() {
     let node = Node::new();
     node.write("from", "content");
     fs_err::set_permissions(node.path("from"), PermissionsExt::from_mode(0o755)).unwrap();
@@ -241,7 +242,7 @@ fn tree(node: &Node, below: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_directory_becomes_like_another_and_back() {
+fn directory_sync_copies_a_tree_and_undo_restores_it() {
     let node = Node::new();
     for (path, text) in [("a/one", "1"), ("a/two/three", "3"), ("a/kind", "file")] {
         node.write(path, text);
@@ -302,7 +303,7 @@ fn many() -> (Node, Vec<String>) {
 }
 
 #[test]
-fn what_a_stopped_step_did_not_come_to_is_not_put_back() {
+fn undo_of_a_stopped_step_leaves_unchanged_paths() {
     let (node, before) = many();
     let input = json!({"from": "a", "to": "b"});
     let is_new = |at: i32| node.text(&format!("b/{at}")) == "new";
@@ -316,14 +317,14 @@ fn what_a_stopped_step_did_not_come_to_is_not_put_back() {
     assert!(done < 400, "{done}");
     let left = (0..400).find(|at| !is_new(*at)).unwrap();
     node.write(&format!("b/{left}"), "of somebody else");
-    assert_eq!(node.undo("sync", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("sync", input, &Value::Null).unwrap(), UndoOutcome::Undone);
     assert_eq!(node.text(&format!("b/{left}")), "of somebody else");
     node.write(&format!("b/{left}"), &format!("old {left}"));
     assert_eq!(tree(&node, "b"), before);
 }
 
 #[test]
-fn what_was_kept_and_not_changed_when_the_machine_went_down_stays_as_it_was() {
+fn undo_after_power_loss_keeps_unchanged_paths() {
     let (node, before) = many();
     let input = json!({"from": "a", "to": "b"});
     node.apply("sync", input.clone()).unwrap();
@@ -332,16 +333,16 @@ fn what_was_kept_and_not_changed_when_the_machine_went_down_stays_as_it_was() {
         node.write(&format!("b/{at}"), &format!("old {at}"));
         node.write(&format!("b/.01run-7-1.{at}"), "ne");
     }
-    assert_eq!(node.undo("sync", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("sync", input, &Value::Null).unwrap(), UndoOutcome::Undone);
     assert_eq!(tree(&node, "b"), before);
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_made_and_taken_away() {
+fn missing_directory_is_created_and_removed_by_undo() {
     let node = Node::new();
     node.write("a/x", "1");
     let input = json!({"from": "a", "to": "c/d"});
-    assert!(matches!(node.verify("sync", input.clone()).unwrap(), Verdict::DoesNot { .. }));
+    assert!(matches!(node.verify("sync", input.clone()).unwrap(), Verdict::Fails(_)));
     let done = node.apply("sync", input.clone()).unwrap();
     assert_eq!(tree(&node, "c"), ["d/", "d/x=1"]);
     node.undo("sync", input, &done.receipt).unwrap();
@@ -353,13 +354,14 @@ fn a_directory_that_is_not_there_is_made_and_taken_away() {
 }
 
 #[test]
-fn what_was_kept_long_ago_is_removed_by_the_next_change() {
+fn expired_backups_are_removed_by_the_next_change() {
     let node = Node::new();
     let write = |text: &str| {
         let done = node.apply("file", json!({"path": "conf", "text": text})).unwrap();
         PathBuf::from(done.receipt["backup"].as_str().unwrap())
     };
-    let (old, young) = (write("1"), write("2"));
+    let old = write("1");
+    let young = write("2");
     let age = |dir: &Path, age: Duration| {
         let at = std::time::SystemTime::now() - age;
         fs_err::File::open(dir).unwrap().file().set_modified(at).unwrap();
@@ -376,7 +378,7 @@ fn mode(node: &Node, below: &str) -> u32 {
 }
 
 #[test]
-fn directories_are_as_open_as_those_they_are_like_and_come_back_as_they_were() {
+fn directory_modes_are_copied_and_restored_by_undo() {
     let node = Node::new();
     for dir in ["a/priv/in", "b/old", "b/priv"] {
         fs_err::create_dir_all(node.path(dir)).unwrap();
@@ -417,7 +419,7 @@ fn directories_are_as_open_as_those_they_are_like_and_come_back_as_they_were() {
     assert_eq!((mode(&node, "c"), mode(&node, "c/priv")), (0o750, 0o700));
 }
 
-/// What would wait for ever without it fails here.
+/// Fails a test that would otherwise wait for ever.
 fn soon(test: impl FnOnce() + Send + 'static) {
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -435,7 +437,7 @@ fn fifo(node: &Node, below: &str) {
 }
 
 #[test]
-fn nothing_waits_for_a_fifo_and_none_is_replaced() {
+fn fifo_is_neither_opened_nor_replaced() {
     soon(|| {
         let node = Node::new();
         node.write("src/one", "1");
@@ -469,7 +471,7 @@ fn nothing_waits_for_a_fifo_and_none_is_replaced() {
 }
 
 #[test]
-fn a_large_file_is_not_copied_or_compared_longer_than_the_time_there_is() {
+fn large_file_is_copied_and_compared_within_the_time_limit() {
     let node = Node { timeout: Some(Duration::from_millis(100)), ..Node::new() };
     for name in ["large", "same"] {
         fs_err::File::create(node.path(name)).unwrap().set_len(4 << 30).unwrap();
@@ -499,11 +501,11 @@ fn reading_ends_when_the_step_is_stopped() {
     };
     assert_eq!(read(), Ok("content".to_owned()));
     cancel.cancel();
-    assert_eq!(read(), Err("was stopped".to_owned()));
+    assert_eq!(read(), Err("stopped".to_owned()));
 }
 
 #[test]
-fn what_a_file_would_change_is_shown_and_not_done() {
+fn file_preview_shows_the_change_without_making_it() {
     let node = Node::new();
     node.write("conf", "a\nb\n");
     let input = json!({"path": "conf", "text": "a\nc\n"});
@@ -521,7 +523,7 @@ fn what_a_file_would_change_is_shown_and_not_done() {
 }
 
 #[test]
-fn what_not_everybody_may_read_is_not_shown() {
+fn preview_hides_files_that_are_not_world_readable() {
     let node = Node::new();
     node.write("conf", "password: one\n");
     let hidden = |predicted: Prediction| {
@@ -540,7 +542,7 @@ fn what_not_everybody_may_read_is_not_shown() {
 }
 
 #[test]
-fn a_link_is_not_followed_to_show_what_would_change() {
+fn preview_does_not_follow_links() {
     let node = Node::new();
     node.write("elsewhere", "private\n");
     std::os::unix::fs::symlink(node.path("elsewhere"), node.path("conf")).unwrap();
@@ -550,7 +552,7 @@ fn a_link_is_not_followed_to_show_what_would_change() {
 }
 
 #[test]
-fn of_a_list_each_part_says_what_it_would_change() {
+fn preview_of_a_list_covers_each_part() {
     let node = Node::new();
     node.write("a", "1\n");
     let file = |path: &str, text: &str| json!({"name": path, "action": "file", "input": {"path": path, "text": text}});
@@ -564,7 +566,7 @@ fn of_a_list_each_part_says_what_it_would_change() {
 }
 
 #[test]
-fn what_was_changed_since_is_not_put_back() {
+fn undo_refuses_files_changed_since_the_step() {
     let node = Node::new();
     node.write("from/a", "a");
     node.write("from/sub/b", "b");
@@ -592,16 +594,16 @@ fn what_was_changed_since_is_not_put_back() {
     refused("to/a");
     assert!(node.path("to/sub/b").exists(), "nothing was touched");
 
-    // As if it had been taken back half-way.
+    // The state after an interrupted undo.
     node.write("to/a", "old");
-    assert_eq!(undo().unwrap(), Undone::Undone);
+    assert_eq!(undo().unwrap(), UndoOutcome::Undone);
     assert_eq!((node.text("to/a"), node.text("to/gone")), ("old".to_owned(), "gone".to_owned()));
     assert!(!node.path("to/sub").exists());
-    assert_eq!(undo().unwrap(), Undone::Undone, "taking back may be begun again");
+    assert_eq!(undo().unwrap(), UndoOutcome::Undone, "undoing may be begun again");
 }
 
 #[test]
-fn what_was_left_has_to_be_known_or_it_is_said_that_it_does_not_matter() {
+fn undo_needs_the_final_state_or_over_changes() {
     let node = Node::new();
     let input = json!({"path": "conf", "text": "one"});
     let done = node.apply("file", input.clone()).unwrap();
@@ -609,11 +611,14 @@ fn what_was_left_has_to_be_known_or_it_is_said_that_it_does_not_matter() {
     let left = std::path::Path::new(done.receipt["backup"].as_str().unwrap()).join("left");
     fs_err::write(left, "").unwrap();
     let reason = not_possible(node.undo_attempt("file", input.clone(), attempt, &done.receipt));
-    assert!(reason.starts_with("nobody knows what it left"), "{reason}");
+    assert!(reason.starts_with("the final state is unknown"), "{reason}");
     assert!(node.path("conf").exists());
-    let made =
-        Made { attempt: format!("01run/7/{attempt}"), receipt: done.receipt, over_changes: true };
+    let made = AppliedAttempt {
+        attempt: format!("01run/7/{attempt}"),
+        receipt: done.receipt,
+        over_changes: true,
+    };
     let undone = node.with("file", &input, |action, step, ctx| action.undo(step, &made, ctx));
-    assert_eq!(undone.unwrap(), Undone::Undone);
+    assert_eq!(undone.unwrap(), UndoOutcome::Undone);
     assert!(!node.path("conf").exists());
 }

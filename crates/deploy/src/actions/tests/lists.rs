@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_list_is_one_task_and_is_taken_back_from_its_end() {
+fn list_is_one_task_and_is_undone_in_reverse() {
     let node = Node::new();
     let list = json!({"steps": [
         {"action": "file", "input": {"path": "a", "text": "1"}},
@@ -13,17 +13,18 @@ fn a_list_is_one_task_and_is_taken_back_from_its_end() {
     assert!(done.changed);
     assert_eq!(node.said(), "file (1 of the list)\nthe second\n");
     assert_eq!(node.text("a"), "2");
-    assert_eq!(node.undo("steps", list, &done.receipt).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("steps", list, &done.receipt).unwrap(), UndoOutcome::Undone);
     assert!(!node.path("a").exists());
     let fails = json!({"steps": [{"action": "shell", "input": {"command": "true"}}, {"name": "x", "action": "shell", "input": {"command": "exit 2"}}]});
     assert_eq!(node.reason("steps", fails.clone()), "x: exit code 2");
-    assert_eq!(does_not(node.verify("steps", fails.clone())), "x: exit code 2");
+    let seen = Observation { output: "x".to_owned(), exit_code: Some(2) };
+    assert_eq!(node.verify("steps", fails.clone()).unwrap(), Verdict::Fails(seen));
     let reason = not_possible(node.undo("steps", fails, &Value::Null));
-    assert_eq!(reason, "shell (1 of the list): `shell` takes nothing back");
+    assert_eq!(reason, "shell (1 of the list): `shell` has no undo");
 }
 
 #[test]
-fn all_that_the_attempts_of_a_list_changed_is_taken_back() {
+fn undo_of_a_list_covers_all_its_attempts() {
     let node = Node::new();
     node.write("a", "before");
     node.write("same", "same");
@@ -39,7 +40,7 @@ fn all_that_the_attempts_of_a_list_changed_is_taken_back() {
     let done = node.apply("steps", list.clone()).unwrap();
     for (attempt, receipt) in [(2, &done.receipt), (1, &Value::Null)] {
         let undone = node.undo_attempt("steps", list.clone(), attempt, receipt);
-        assert_eq!(undone.unwrap(), Undone::Undone);
+        assert_eq!(undone.unwrap(), UndoOutcome::Undone);
     }
     assert_eq!((node.text("a"), node.text("same")), ("before".to_owned(), "same".to_owned()));
     assert!(!node.path("b").exists() && !node.path("c").exists());
@@ -48,7 +49,7 @@ fn all_that_the_attempts_of_a_list_changed_is_taken_back() {
 }
 
 #[test]
-fn a_list_that_was_killed_is_taken_back_with_the_receipts_of_what_it_had_done() {
+fn killed_list_is_undone_with_the_receipts_of_its_parts() {
     let node = Node::new();
     node.write("a", "before");
     for at in 0..200 {
@@ -61,24 +62,25 @@ fn a_list_that_was_killed_is_taken_back_with_the_receipts_of_what_it_had_done() 
     let to = node.path("to");
     node.kill("steps", list.clone(), || fs_err::read_dir(&to).is_ok_and(|all| all.count() > 5));
     let backup = node.path(".hoist/backup/01run-7-1.0");
-    assert_eq!(node.undo("steps", list.clone(), &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.undo("steps", list.clone(), &Value::Null).unwrap(), UndoOutcome::Undone);
     assert_eq!(node.text("a"), "before");
     assert!(!to.exists());
     // What of it is lost is named, though the rest is there.
     fs_err::remove_dir_all(&backup).unwrap();
     let reason = not_possible(node.undo_attempt("steps", list, 1, &Value::Null));
-    assert!(reason.starts_with("file (1 of the list): what it changed is not kept"), "{reason}");
+    assert!(reason.starts_with("file (1 of the list): no backup of its changes"), "{reason}");
 }
 
 #[test]
-fn how_far_a_list_came_long_ago_is_removed_by_the_next_one() {
+fn expired_list_progress_is_removed_by_the_next_list() {
     let node = Node::new();
     let list = |text: &str| {
         let part = json!({"action": "file", "input": {"path": "a", "text": text}});
         node.apply("steps", json!({"steps": [part]})).unwrap();
         node.path(&format!(".hoist/steps/01run-7-{}", node.attempts.get()))
     };
-    let (old, young) = (list("1"), list("2"));
+    let old = list("1");
+    let young = list("2");
     let minute = Duration::from_mins(1);
     for (diary, age) in [(&old, place::KEPT + minute), (&young, place::KEPT.saturating_sub(minute))]
     {
@@ -90,7 +92,7 @@ fn how_far_a_list_came_long_ago_is_removed_by_the_next_one() {
 }
 
 #[test]
-fn a_list_can_be_taken_back_if_all_of_it_can() {
+fn list_can_be_undone_if_all_its_parts_can() {
     let part = |action: &str, input: Value| json!({"action": action, "input": input});
     let file = || part("file", json!({"path": "a", "text": "1"}));
     let steps = catalog().get("steps").unwrap().clone();
@@ -100,7 +102,7 @@ fn a_list_can_be_taken_back_if_all_of_it_can() {
 }
 
 #[test]
-fn what_is_wrong_inside_of_a_list_is_said_with_its_place() {
+fn faults_inside_a_list_are_reported_with_their_place() {
     let list = json!({"steps": [
         {"action": "fil", "input": {}},
         {"action": "shell", "input": {"comand": "x"}, "nam": "y"},

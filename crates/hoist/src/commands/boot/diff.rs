@@ -13,10 +13,10 @@ use crate::printer::{Output, Printer, Tone};
 /// Nodes shown one by one; the rest is counted.
 const SHOWN: usize = 100;
 
-/// Show which nodes would boot something else if documents were applied
+/// Show which nodes would boot differently if documents were applied
 ///
-/// Changes nothing. Ends like diff: 0 when every node boots what it boots now, 1 when some do not,
-/// 2 or more when it could not look.
+/// Changes nothing. Exits like diff: 0 when no node boots differently, 1 when some do, 2 or more on
+/// an error.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  hoist boot diff -f change.yaml\n  hoist boot diff -f site/ -R -o json"
@@ -46,7 +46,9 @@ fn print(printer: &mut Printer, diff: &BootDiff) -> Result<(), Failure> {
         Output::Table | Output::Wide => {}
     }
     for change in diff.nodes.iter().take(SHOWN) {
-        let (node, from, to) = (&change.node, &change.from, &change.to);
+        let node = &change.node;
+        let from = &change.from;
+        let to = &change.to;
         let (tone, line) = match change.change {
             BootChangeKind::Loses => (Tone::Removed, format!("- {node}: {from} -> {to}")),
             BootChangeKind::Gains => (Tone::Added, format!("+ {node}: {from} -> {to}")),
@@ -69,12 +71,12 @@ fn print(printer: &mut Printer, diff: &BootDiff) -> Result<(), Failure> {
 
 fn summary(diff: &BootDiff) -> String {
     if diff.is_empty() {
-        return "every node boots what it boots now".to_owned();
+        return "no node boots differently".to_owned();
     }
     let counts = [
-        (diff.other, "boot something else"),
-        (diff.loses, "lose what they boot"),
-        (diff.gains, "gain something to boot"),
+        (diff.other, "boot another configuration"),
+        (diff.loses, "lose their configuration"),
+        (diff.gains, "gain a configuration"),
         (diff.line, "get another command line or script"),
     ];
     let told = counts.iter().filter(|(count, _)| *count > 0);

@@ -2,17 +2,17 @@
 
 use clap::Args;
 use hoist_api::boot::{ExplainedChoice, Explanation};
-use hoist_model::{BootState, Doing, Exit, Provisioning};
+use hoist_model::{BootAction, BootState, Exit, Provisioning};
 
 use super::Shell;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
 use crate::table::Table;
 
-/// Say what a node boots, and why
+/// Show what a node boots, and why
 ///
-/// Shows the configuration that was chosen, what lost and why, every word of the command line with
-/// where it comes from, what was decided about the node, and how old the picture is.
+/// Shows the chosen configuration, the rejected ones with the reason, every kernel argument with
+/// its origin, the boot state of the node, and the revision and age of the roster.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  hoist boot explain n1\n  hoist boot explain 52:54:00:00:00:01\n  \
@@ -49,11 +49,15 @@ fn print(printer: &mut Printer, found: &Explanation) -> Result<(), Failure> {
             choice.name, choice.matched, choice.by, choice.priority, choice.revision
         ))?;
     }
+    for record in &found.discovery {
+        let arch = record.rsplit_once("Unknown-").map_or("", |(_, arch)| arch);
+        printer.line(format!("  {record}: booted instead if its firmware reports {arch}"))?;
+    }
     if let Some(state) = &found.state {
         printer.line(format!("  state: {}", decided(state)))?;
     }
     if found.protected {
-        printer.line("  protected: it is not installed while it is")?;
+        printer.line("  protected: never installed while protected")?;
     }
     if let Some(last) = &found.last {
         printer.line(format!(
@@ -61,12 +65,13 @@ fn print(printer: &mut Printer, found: &Explanation) -> Result<(), Failure> {
             last.last, last.from, last.what, last.revision
         ))?;
     }
-    printer.line(format!(
-        "  picture: site revision {}, {} s old",
-        found.revision, found.age_seconds
-    ))?;
+    if let Some(failed) = &found.last_error {
+        printer
+            .line(format!("  last error: {} from {}: {}", failed.last, failed.from, failed.what))?;
+    }
+    printer.line(format!("  roster: revision {}, {} s old", found.revision, found.age_seconds))?;
     if !found.lost.is_empty() {
-        let mut table = Table::new(&["ALSO", "MATCHED", "PRIORITY", "LOST BECAUSE"]);
+        let mut table = Table::new(&["ALSO", "MATCHED", "PRIORITY", "REASON"]);
         for lost in &found.lost {
             let ExplainedChoice { name, matched, priority, .. } = &lost.choice;
             let row = [name.clone(), matched.clone(), priority.to_string(), lost.why.clone()];
@@ -84,10 +89,10 @@ fn print(printer: &mut Printer, found: &Explanation) -> Result<(), Failure> {
     for initrd in &found.initrd {
         printer.line(format!("initrd  {initrd}"))?;
     }
-    if !found.words.is_empty() {
-        let mut table = Table::new(&["WORD", "FROM"]);
-        for word in &found.words {
-            table.row(vec![word.word.clone(), word.origin.clone()]);
+    if !found.arguments.is_empty() {
+        let mut table = Table::new(&["ARGUMENT", "FROM"]);
+        for found in &found.arguments {
+            table.row(vec![found.argument.clone(), found.origin.clone()]);
         }
         printer.line("")?;
         printer.table(&table)?;
@@ -98,14 +103,20 @@ fn print(printer: &mut Printer, found: &Explanation) -> Result<(), Failure> {
 fn headline(found: &Explanation) -> String {
     let node = &found.node;
     let name = told(found.choice.as_ref());
+    let problem = found.problem.as_deref();
     match found.doing {
-        Doing::Boot => format!("{node} boots {name}"),
-        Doing::Install => format!("{node} is installed by {name}"),
-        Doing::Provision => format!("{node} boots the agent, to be provisioned"),
-        Doing::Disk => format!("{node} boots its disk"),
-        Doing::Hold => format!("{node} is held and waits"),
-        Doing::Wait => format!("{node} waits: nothing was written for it"),
-        Doing::Disabled => format!("{node} is disabled and is turned away"),
+        BootAction::Boot => format!("{node} boots {name}"),
+        BootAction::Install => format!("{node} is installed by {name}"),
+        BootAction::Provision => format!("{node} boots the provisioning agent"),
+        BootAction::Disk => format!("{node} boots its disk"),
+        BootAction::Hold => format!("{node} is held"),
+        BootAction::Wait => {
+            format!("{node} waits: {}", problem.unwrap_or("it has no boot configuration"))
+        }
+        BootAction::Disabled => format!("{node} is disabled; its requests are refused"),
+        BootAction::Fail => {
+            format!("{node} gets an error instead of {name}: {}", problem.unwrap_or_default())
+        }
     }
 }
 
@@ -120,7 +131,7 @@ pub(super) fn decided(state: &BootState) -> String {
     let again = if state.reinstall { ", also if it installs" } else { "" };
     parts.extend(state.once.as_ref().map(|once| format!("once {once}{again}")));
     let given = state.given.as_ref();
-    parts.extend(given.map(|given| format!("had {} for one boot {}", given.config, given.at)));
+    parts.extend(given.map(|given| format!("booted {} one time {}", given.config, given.at)));
     parts.extend(state.installing.as_ref().map(|config| format!("being installed by {config}")));
     let provisioning = state.provisioning.as_ref();
     parts.extend(
@@ -128,7 +139,7 @@ pub(super) fn decided(state: &BootState) -> String {
     );
     parts.extend(state.installed.map(|since| format!("installed {since}")));
     if parts.is_empty() {
-        parts.push("as its configuration says".to_owned());
+        parts.push("by its configuration".to_owned());
     }
     let reason = state.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     format!("{}{reason}, since {} by {}", parts.join(", "), state.since, state.by)

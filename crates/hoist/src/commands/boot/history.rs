@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::printer::Output;
 use crate::table::Table;
 
-/// Show when a node last asked, and what it got
+/// Show when a node last asked, and the answer it got
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist boot history n1\n  hoist boot history n1 -o json")]
 pub(super) struct HistoryArgs {

@@ -12,9 +12,9 @@ use crate::failure::Failure;
 use crate::printer::{Output, Printer};
 use crate::table::Table;
 
-/// Show what was decided about the booting of nodes
+/// Show the boot states of nodes
 ///
-/// Without a selector, the nodes about which something was decided; with one, all of its nodes.
+/// Without a selector, the nodes with a boot state; with one, all of its nodes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist boot state\n  hoist boot state compute\n  \
     hoist boot state '*' -o json")]
@@ -99,7 +99,7 @@ pub(super) struct SetArgs {
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     profile: Option<String>,
 
-    /// Why, for those who look at it later
+    /// Reason, shown with the boot state
     #[arg(long)]
     reason: Option<String>,
 
@@ -136,8 +136,8 @@ fn name_or_none(text: &str) -> Result<Option<Name>, Failure> {
 
 /// Boot a configuration one time
 ///
-/// The next time the node asks, it gets this configuration, whatever else speaks of it; then it
-/// goes back to what it booted before. Trying again after a failure is still the same boot.
+/// The node gets this configuration at its next request, whatever other configurations select it;
+/// then it returns to its usual one. A retry after a failure still belongs to the same boot.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist boot once n1 rescue\n  hoist boot once n1 --clear\n  \
     hoist boot once n1 memtest --reason 'ticket 42' --dry-run")]
@@ -154,7 +154,7 @@ pub(super) struct OnceArgs {
     #[arg(long)]
     clear: bool,
 
-    /// Why, for those who look at it later
+    /// Reason, shown with the boot state
     #[arg(long)]
     reason: Option<String>,
 
@@ -162,7 +162,7 @@ pub(super) struct OnceArgs {
     #[arg(long)]
     reinstall: bool,
 
-    /// Show what would change, change nothing; ends with 20 if there is something to change
+    /// Show the change without making it; exits with 20 if there is something to change
     #[arg(long)]
     dry_run: bool,
 }
@@ -196,7 +196,7 @@ async fn change(
     if plan.needs_affects && write.affects != Some(plan.affected) {
         let count = plan.affected;
         return Err(Failure::refused(format!("this affects {count} nodes"))
-            .with_hint(format!("`--affects {count}` says that you mean it")));
+            .with_hint(format!("confirm with `--affects {count}`")));
     }
     let ask = plan.affected > 0 && shell.printer.interactive() && !write.yes;
     if ask && write.affects.is_none() && !shell.printer.ask(&format!("{}. Go on?", told(&plan)))? {
@@ -220,6 +220,7 @@ fn report(printer: &mut Printer, changed: &StatesChanged) -> Result<Exit, Failur
 
 fn told(changed: &StatesChanged) -> String {
     let verb = if changed.dry_run { "to change" } else { "changed" };
-    let (count, affected) = (changed.changed.len(), changed.affected);
-    format!("{count} of {} nodes {verb}; {affected} boot something else", changed.named)
+    let count = changed.changed.len();
+    let affected = changed.affected;
+    format!("{count} of {} nodes {verb}; {affected} boot differently", changed.named)
 }

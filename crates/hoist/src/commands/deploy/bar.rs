@@ -1,5 +1,5 @@
-//! What stands below the lines of a run that is watched on a terminal: how far it is, what failed,
-//! what is under way, what holds back what, and the longest way left.
+//! The status lines below the event lines of a run on a terminal: progress, failures, running and
+//! waiting instances, and the critical path.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use super::show::reason_of;
 use super::{counted, counts, plain};
 use crate::printer::is_dumb;
 
-/// Lines about failures, and about what is under way or could be.
+/// Lines for failures, and for running or ready instances.
 const FAILED: usize = 3;
 const UNDER_WAY: usize = 6;
 /// Characters of the bar itself, where there is room.
@@ -25,7 +25,7 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    /// Nothing, unless it is for people at a terminal that can take back what it shows.
+    /// An empty bar unless the output is a terminal that can redraw lines.
     pub(super) fn new(for_people: bool) -> Self {
         let bar = if for_people && !is_dumb() {
             let style = ProgressStyle::with_template("{msg}").expect("a literal template");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_on_every_terminal() {
+    fn bar_fits_every_terminal_width() {
         for (columns, rows) in [(40, 24), (20, 5), (1, 1), (300, 2)] {
             let shown = lines(&detail(), columns, rows);
             assert!(!shown.is_empty() && shown.len() <= rows.saturating_sub(1).max(1), "{shown:?}");

@@ -1,15 +1,15 @@
-//! `hoist deploy check`: whether what was deployed still holds.
+//! `hoist deploy check`: checks whether deployed state still holds.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
 use hoist_api::client::Client;
-use hoist_api::deploy::{Instance, PlanRequest, RunDetail, Selection};
+use hoist_api::deploy::{FailedCheck, Instance, PlanRequest, RunDetail, Selection};
 use hoist_deploy::checks::{Checks, checks_only, every_check, which_check};
 use hoist_engine::plan::{Draft, Kind, StepId};
 use hoist_model::Exit;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::files::{self, SelectionArgs};
 use super::offline;
@@ -22,10 +22,10 @@ use crate::printer::{Output, Printer, Tone};
 /// How long one question waits for the end.
 const WAIT: &str = "20s";
 
-/// See whether what was deployed still holds, and change nothing
+/// Check whether deployed state still holds, and change nothing
 ///
-/// Only the checks after each task are looked at, once, on all of their nodes: of task files, or of
-/// what came to a good end in a run. It is a run of its own, with a journal like every other.
+/// Probes the postconditions of each task once, on all of its nodes. The tasks come from task files
+/// or from the succeeded instances of a run. The check is a run of its own, with its own journal.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy check site.yaml\n  hoist deploy check last\n  \
     hoist deploy check site.yaml --tasks 'db-*' --on rack=r3 -o json\n\n\
@@ -42,13 +42,13 @@ pub(super) struct CheckArgs {
     #[command(flatten)]
     selection: SelectionArgs,
 
-    /// Show what would be looked at, and look at nothing
+    /// List the checks, and probe nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What was begun, or would be.
-struct Begun {
+/// The run that was started, or that a dry run would start.
+struct StartedCheck {
     run: String,
     instances: Vec<String>,
     unchecked: Vec<String>,
@@ -89,9 +89,9 @@ impl CheckArgs {
         &self,
         shell: &mut Shell,
         client: &Client,
-    ) -> Result<Result<Begun, Exit>, Failure> {
+    ) -> Result<Result<StartedCheck, Exit>, Failure> {
         let mut selection = self.selection.selection()?;
-        // What is unchanged is looked at as well.
+        // Unchanged instances are checked as well.
         (selection.repeat, selection.without_prerequisites) = (true, true);
         let request = files::request(&self.of, &self.settings, selection)?;
         let answer = client.plan_deploy(&request).await?;
@@ -103,8 +103,8 @@ impl CheckArgs {
         begin(client, &request.title, checks, self.dry_run).await.map(Ok)
     }
 
-    /// Of what came to a good end in a run.
-    async fn of_run(&self, client: &Client, run: &str) -> Result<Begun, Failure> {
+    /// Checks the succeeded instances of a run.
+    async fn of_run(&self, client: &Client, run: &str) -> Result<StartedCheck, Failure> {
         let Selection { on, .. } = self.selection.selection()?;
         let only_on = Selection { on: on.clone(), ..Selection::default() };
         if self.selection.selection()? != only_on || !self.settings.is_empty() {
@@ -128,14 +128,19 @@ impl CheckArgs {
         if wanted.is_empty() {
             let id = &summary.id;
             return Err(Failure::usage(format!("run {id} brought nothing to a good end itself"))
-                .with_hint("name the task files, or the run that did what it skipped"));
+                .with_hint("name the task files, or the run that did the skipped instances"));
         }
         let checks = checks_only(&draft, |id| wanted.contains(&id.0));
         begin(client, &summary.title, checks, self.dry_run).await
     }
 }
 
-async fn begin(client: &Client, of: &str, checks: Checks, dry_run: bool) -> Result<Begun, Failure> {
+async fn begin(
+    client: &Client,
+    of: &str,
+    checks: Checks,
+    dry_run: bool,
+) -> Result<StartedCheck, Failure> {
     let Checks { draft, unchecked } = checks;
     if draft.vertices.is_empty() {
         return Err(Failure::usage("there is nothing to look at")
@@ -143,13 +148,14 @@ async fn begin(client: &Client, of: &str, checks: Checks, dry_run: bool) -> Resu
     }
     let instances = draft.vertices.iter().map(|vertex| vertex.name.clone()).collect();
     let plan = serde_json::to_value(&draft).map_err(Failure::Json)?;
-    let (title, plan) = (format!("check {of}"), Some(plan));
+    let title = format!("check {of}");
+    let plan = Some(plan);
     let request = PlanRequest { title, plan, check: true, ..Default::default() };
     let run = if dry_run { String::new() } else { client.start_run(&request).await?.id };
-    Ok(Begun { run, instances, unchecked })
+    Ok(StartedCheck { run, instances, unchecked })
 }
 
-/// Waits for what a check finds; nothing, if nobody waits for that any more.
+/// Waits for the results of a check; `None` after an interrupt.
 async fn look(
     shell: &mut Shell,
     client: &Client,
@@ -159,7 +165,7 @@ async fn look(
     let detail = tokio::select! {
         ended = until_rest(client, id) => ended?,
         _ = tokio::signal::ctrl_c() => {
-            shell.printer.note(&format!("the check goes on; `hoist deploy show {id}` shows what it finds"));
+            shell.printer.note(&format!("the check continues; `hoist deploy show {id}` shows its results"));
             return Ok(None);
         }
     };
@@ -167,7 +173,7 @@ async fn look(
     Ok(Some((detail, found)))
 }
 
-/// Looks at every check of what a plan would do, before and after each task, and does nothing else.
+/// Probes all preconditions and postconditions of a plan, and runs no task.
 pub(super) async fn of_plan(shell: &mut Shell, request: &PlanRequest) -> Result<Exit, Failure> {
     let client = shell.client()?;
     let answer = client.plan_deploy(request).await?;
@@ -198,8 +204,8 @@ async fn until_rest(client: &Client, run: &str) -> Result<RunDetail, Failure> {
     }
 }
 
-fn would(printer: &mut Printer, begun: &Begun) -> Result<Exit, Failure> {
-    let Begun { instances, unchecked, .. } = begun;
+fn would(printer: &mut Printer, begun: &StartedCheck) -> Result<Exit, Failure> {
+    let StartedCheck { instances, unchecked, .. } = begun;
     match printer.output() {
         Output::Json | Output::Yaml => {
             printer.value(&json!({"instances": instances, "unchecked": unchecked}))?;
@@ -207,7 +213,8 @@ fn would(printer: &mut Printer, begun: &Begun) -> Result<Exit, Failure> {
         Output::Name => instances.iter().try_for_each(|name| printer.line(name))?,
         Output::Table | Output::Wide => {
             instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
-            let (looked, none) = (instances.len(), unchecked.len());
+            let looked = instances.len();
+            let none = unchecked.len();
             printer.line(format!("would look at {looked} instances; {none} have no check"))?;
         }
     }
@@ -220,10 +227,19 @@ fn holds(one: &Instance) -> bool {
 
 fn why_not(one: &Instance) -> &str {
     let reason = one.reason.as_deref().unwrap_or("no reason is known");
-    reason.strip_prefix("the check after it: ").unwrap_or(reason)
+    reason.strip_prefix("postcondition ").unwrap_or(reason)
 }
 
-/// Before or after, which of them, and what came of it.
+/// Adds the title, the observed output and the exit code of a check that did not hold.
+fn add_check(value: &mut Value, one: &Instance) {
+    if let Some(FailedCheck { title, output, exit_code, .. }) = &one.check {
+        value["title"] = title.as_str().into();
+        value["output"] = output.as_str().into();
+        value["exit_code"] = (*exit_code).into();
+    }
+}
+
+/// Precondition or postcondition, its number, and the instance.
 type Look<'a> = (&'a str, u32, &'a Instance);
 
 /// Each check of each instance.
@@ -247,6 +263,7 @@ fn show_each(
                 let mut value = json!({"when": when, "number": number, "holds": holds(one)});
                 if !holds(one) {
                     value["reason"] = why_not(one).into();
+                    add_check(&mut value, one);
                 }
                 value
             };
@@ -315,6 +332,7 @@ fn show(
                 if let Some(reason) = &one.reason {
                     value["reason"] = reason.as_str().into();
                 }
+                add_check(&mut value, one);
                 value
             });
             return printer.value(&json!({

@@ -107,7 +107,8 @@ async fn sides(
 fn pairs(mut before: BTreeMap<String, Side>, mut after: BTreeMap<String, Side>) -> Vec<Pair> {
     let names: BTreeSet<String> = before.keys().chain(after.keys()).cloned().collect();
     let pair = |name: String| {
-        let (before, after) = (before.remove(&name), after.remove(&name));
+        let before = before.remove(&name);
+        let after = after.remove(&name);
         let prints = [&before, &after].map(|side| side.as_ref()?.fingerprint.as_ref());
         let inputs_changed = matches!(prints, [Some(one), Some(other)] if one != other);
         Pair { name, before, after, inputs_changed }
@@ -206,7 +207,8 @@ fn show(
 
 fn run_took(run: &RunSummary) -> Option<String> {
     let parse = |at: &str| at.parse::<Timestamp>().ok();
-    let (from, to) = (parse(&run.created)?, parse(run.ended.as_deref()?)?);
+    let from = parse(&run.created)?;
+    let to = parse(run.ended.as_deref()?)?;
     u64::try_from(to.duration_since(from).as_millis()).ok().map(duration)
 }
 
@@ -215,7 +217,8 @@ mod tests {
     use super::*;
 
     fn side(state: &str, took_ms: u64, print: &str) -> Side {
-        let (state, fingerprint) = (state.to_owned(), Some(print.to_owned()));
+        let state = state.to_owned();
+        let fingerprint = Some(print.to_owned());
         Side { state, attempts: 1, took_ms: Some(took_ms), fingerprint }
     }
 

@@ -7,12 +7,14 @@ use clap::Args;
 use hoist_api::Code;
 use hoist_api::client::Client;
 use hoist_api::deploy::{
-    Change, Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, Skip, TaskFile,
+    Change, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, Skip, TaskFile,
+    TaskFileDiagnostic,
 };
 use hoist_deploy::condition::MAX_RENDERED;
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
 use hoist_deploy::{actions, compile};
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::Plan;
 use hoist_engine::action::Ability;
 use hoist_engine::plan::{Draft, Kind};
@@ -20,8 +22,8 @@ use hoist_model::Exit;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use super::control::{ConcurrentArgs, shared};
 use super::offline::NodesArgs;
-use super::orders::{BesideArgs, shared};
 use super::outline::outline;
 use super::{check, counted, interrupt, plain, show, watch};
 use crate::commands::Shell;
@@ -29,13 +31,13 @@ use crate::failure::Failure;
 use crate::input;
 use crate::printer::{Output, Printer, Tone};
 
-/// Of what would change, so much is shown; `-o wide` and `-o json` have all of it.
+/// Lines of a diff that are shown; `-o wide` and `-o json` show all of them.
 const SHOWN_DIFFS: usize = 20;
 const SHOWN_LINES: usize = 40;
-/// Names of what is not in a plan any more.
+/// Names of instances that left the plan.
 const SHOWN_GONE: usize = 10;
 
-/// What is to be done.
+/// The task files with their settings and selection.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct FileArgs {
     /// Task files, the later over the earlier; `-` is standard input
@@ -46,7 +48,7 @@ pub(super) struct FileArgs {
     #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
     settings: Vec<String>,
 
-    /// What conditions of another product are that nobody translated
+    /// Value of imported conditions that have no translation
     #[arg(long, value_name = "true|false")]
     conditions: Option<bool>,
 
@@ -62,7 +64,7 @@ pub(super) struct FileArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Selection")]
 pub(super) struct SelectionArgs {
-    /// Only these tasks: ids, globs, `/regex/`, `+task` with what it needs, `task+`, `a..b`
+    /// Only these tasks: ids, globs, `/regex/`, `+task` with its prerequisites, `task+`, `a..b`
     #[arg(long, value_name = "TASKS", value_delimiter = ',')]
     tasks: Vec<String>,
 
@@ -86,15 +88,15 @@ pub(super) struct SelectionArgs {
     #[arg(long, value_name = "STATE", value_parser = ["failed", "blocked"])]
     only: Option<String>,
 
-    /// Do also what was done before with the same inputs
+    /// Also run tasks that were done before with the same inputs
     #[arg(long)]
     repeat: bool,
 
-    /// Do also what was done before with the same inputs, where it is for this event
+    /// Also run tasks that were done before with the same inputs and subscribe to this event
     #[arg(long = "event", value_name = "EVENT")]
     events: Vec<String>,
 
-    /// Do not ask whether what the tasks need was done
+    /// Do not check whether the prerequisites of the tasks were done
     #[arg(long)]
     without_prerequisites: bool,
 }
@@ -119,7 +121,7 @@ impl SelectionArgs {
 }
 
 impl FileArgs {
-    /// What the controller is asked.
+    /// The request to the controller.
     pub(super) fn request(&self, title: Option<&str>) -> Result<PlanRequest, Failure> {
         let selection = self.selection.selection()?;
         let mut request = request(&self.files, &self.settings, selection)?;
@@ -135,7 +137,7 @@ impl FileArgs {
     }
 }
 
-/// What is compiled of task files, with everything that stands beside them.
+/// A request for task files and the templates next to them.
 pub(super) fn request(
     files: &[PathBuf],
     set: &[String],
@@ -150,14 +152,14 @@ pub(super) fn request(
         conditions: None,
         plan: None,
         check: false,
-        beside: false,
+        allow_concurrent: false,
     })
 }
 
 /// The templates that tasks name, read from beside their file.
 fn templates(name: &str, text: &str) -> Result<BTreeMap<String, String>, Failure> {
     let beside = Path::new(name).parent().unwrap_or(Path::new(""));
-    // What is wrong with the file itself is told by whoever compiles it.
+    // The compiler reports the diagnostics of the file.
     let (read, _) = parse(&mut Sources::default(), name, text.as_bytes());
     let mut found = BTreeMap::new();
     for named in read.tasks.iter().flat_map(compile::templates) {
@@ -168,8 +170,9 @@ fn templates(name: &str, text: &str) -> Result<BTreeMap<String, String>, Failure
     Ok(found)
 }
 
-/// The text of a template, if there is one. It is sent elsewhere: a task file of somebody else does
-/// not name what it likes on this machine.
+/// The text of a template, if it exists. The text is sent to the controller, so the path must stay
+/// below the directory of the task file: a foreign task file must not read other files of this
+/// machine.
 fn template(beside: &Path, name: &str) -> Result<Option<String>, Failure> {
     let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
     let beside = if beside.as_os_str().is_empty() { Path::new(".") } else { beside };
@@ -192,7 +195,7 @@ fn template(beside: &Path, name: &str) -> Result<Option<String>, Failure> {
     text.map(Some).map_err(|_| Failure::usage(format!("`{}` is not UTF-8", path.display())))
 }
 
-/// `a.b=1` becomes `{a: {b: 1}}`; a file is what is in it.
+/// `a.b=1` becomes `{a: {b: 1}}`; a file is replaced by its content.
 fn settings(given: &[String]) -> Result<Value, Failure> {
     let mut all = Value::Null;
     for one in given {
@@ -257,12 +260,12 @@ fn read_plan(path: &Path) -> Result<Value, Failure> {
     Ok(json!({"plan": plan, "hash": value["hash"], "listing": listing}))
 }
 
-/// Show what a run would do, and do nothing
+/// Show the plan of a run, and change nothing
 ///
-/// Where nodes are directories of the controller, it shows what `file`, `copy` and `sync` would
-/// change in them as they are now. What programs do cannot be told before they run; of nodes that
-/// are other machines nothing is looked at. `-o json` lists every instance, every edge and every
-/// skip; that output can be given to `hoist deploy run --plan`, which then does exactly this.
+/// For nodes that are directories of the controller, the output shows the changes that `file`,
+/// `copy` and `sync` would make to their current state. Changes of programs cannot be predicted,
+/// and nodes on other machines are not examined. `-o json` lists every instance, every edge and
+/// every skip; pass that output to `hoist deploy run --plan` to run exactly this plan.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy plan site.yaml\n  \
     hoist deploy plan site.yaml --tasks '+db-join' --on rack=r3\n  \
@@ -290,7 +293,7 @@ impl PlanArgs {
         }
         let answer = match self.nodes.plan_here(shell, &request)? {
             Some(answer) => answer,
-            None => foreseen(shell, &request).await?,
+            None => dry_run(shell, &request).await?,
         };
         print_plan(shell, &answer)
     }
@@ -308,7 +311,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     files: FileArgs,
 
-    /// What the run is for; the first file's name if left out
+    /// Title of the run; the name of the first file if left out
     #[arg(long)]
     title: Option<String>,
 
@@ -317,7 +320,7 @@ pub(super) struct RunArgs {
     dry_run: bool,
 
     #[command(flatten)]
-    beside: BesideArgs,
+    concurrent: ConcurrentArgs,
 
     /// Print the id of the run and do not wait for its end
     #[arg(long)]
@@ -328,9 +331,9 @@ impl RunArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let mut request = self.files.request(self.title.as_deref())?;
-        request.beside = self.beside.beside;
+        request.allow_concurrent = self.concurrent.allow_concurrent;
         if self.dry_run {
-            let answer = foreseen(shell, &request).await?;
+            let answer = dry_run(shell, &request).await?;
             return would(shell, &answer);
         }
         if shell.printer.interactive() && !request.selection.without_prerequisites {
@@ -352,11 +355,11 @@ impl RunArgs {
     }
 }
 
-/// Run a changed plan without what a run has done with the same inputs
+/// Run a changed plan without the instances that a run has done with the same inputs
 ///
-/// An instance is kept if its task, its inputs and its node are what they were and it came to a good
-/// end; everything else is done, and so is what depends on that. What was done and is not in the files
-/// any more is named, and left as it is.
+/// An instance is kept if its task, its inputs and its node are unchanged and it succeeded. All
+/// other instances run, and so do their dependents. Instances that are no longer in the files are
+/// listed and stay as they are.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy continue last --replan site.yaml\n  \
     hoist deploy continue last --replan site.yaml --dry-run")]
@@ -373,7 +376,7 @@ pub(super) struct ContinueArgs {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    beside: BesideArgs,
+    concurrent: ConcurrentArgs,
     /// Print the id of the run and do not wait for its end
     #[arg(long)]
     detach: bool,
@@ -383,7 +386,7 @@ impl ContinueArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let mut request = self.files.request(None)?;
-        request.beside = self.beside.beside;
+        request.allow_concurrent = self.concurrent.allow_concurrent;
         // `last` is another one as soon as the new run is there.
         let old = client.run(&self.run).await?.summary.id;
         if self.dry_run {
@@ -403,7 +406,7 @@ impl ContinueArgs {
     }
 }
 
-/// Names what a run has done and the new plan does not know.
+/// Lists instances of a run that the new plan lacks.
 async fn vanished(
     shell: &mut Shell,
     client: &Client,
@@ -427,8 +430,9 @@ async fn vanished(
     Ok(())
 }
 
-/// The plan with what it would change. Whoever may not run it may not see what is on nodes either.
-async fn foreseen(shell: &mut Shell, request: &PlanRequest) -> Result<PlanAnswer, Failure> {
+/// The plan with its predicted changes. The state of nodes is visible only to principals that may
+/// run the plan.
+async fn dry_run(shell: &mut Shell, request: &PlanRequest) -> Result<PlanAnswer, Failure> {
     let client = shell.client()?;
     match client.try_start_run(request).await {
         Err(error) if error.code() == Some(&Code::Forbidden) => {
@@ -439,10 +443,10 @@ async fn foreseen(shell: &mut Shell, request: &PlanRequest) -> Result<PlanAnswer
     }
 }
 
-/// What a dry run shows, and how it ends.
+/// Prints the dry-run result and returns its exit code.
 fn would(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit, Failure> {
     let ended = print_plan(shell, answer)?;
-    shared(&mut shell.printer, &answer.beside);
+    shared(&mut shell.printer, &answer.concurrent);
     let anything = ended == Exit::Done && answer.steps > answer.skips.len();
     Ok(if anything { Exit::WouldChange } else { ended })
 }
@@ -487,7 +491,8 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
                 printer.line(plain(&line))?;
             }
             changes(printer, answer)?;
-            let (steps, skips) = (answer.steps, answer.skips.len());
+            let steps = answer.steps;
+            let skips = answer.skips.len();
             printer.line(format!(
                 "{} on {}, {}; {skips} are skipped",
                 counted(steps, "instance"),
@@ -499,7 +504,7 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
     Ok(if wrong { Exit::Usage } else { Exit::Done })
 }
 
-/// What would change, as far as anybody can tell.
+/// Prints the predicted changes.
 fn changes(printer: &mut Printer, answer: &PlanAnswer) -> Result<(), Failure> {
     let is_wide = printer.output() == Output::Wide;
     let of = |change| answer.predictions.iter().filter(move |one| one.change == change);
@@ -558,7 +563,7 @@ fn outlined(answer: &PlanAnswer, all: bool) -> Vec<String> {
     plan.map_or_else(Vec::new, |plan| outline(&plan, is_final, all))
 }
 
-/// What is carried over is skipped, though its plan does not say so.
+/// Marks carried-over instances as skipped, because their plan does not.
 fn leave_out(draft: &mut Draft, skips: &[Skip]) {
     let skips: BTreeMap<&str, &str> =
         skips.iter().map(|skip| (skip.instance.as_str(), skip.reason.as_str())).collect();
@@ -575,15 +580,15 @@ fn step_names(answer: &PlanAnswer) -> impl Iterator<Item = &str> {
     answer.plan.iter().flat_map(steps_of)
 }
 
-/// Names of what a plan does.
+/// Names of the steps of a plan.
 fn steps_of(plan: &Value) -> impl Iterator<Item = &str> {
     let vertices = plan["vertices"].as_array().into_iter().flatten();
     let steps = vertices.filter(|vertex| !vertex["kind"]["step"].is_null());
     steps.filter_map(|vertex| vertex["name"].as_str())
 }
 
-/// What is wrong or odd, drawn where it stands.
-pub(super) fn diagnostics(shell: &mut Shell, found: &[Diagnostic]) {
+/// Prints diagnostics with excerpts of the files.
+pub(super) fn diagnostics(shell: &mut Shell, found: &[TaskFileDiagnostic]) {
     for one in found {
         if !one.drawing.is_empty() {
             shell.printer.note(one.drawing.trim_end());
@@ -594,9 +599,10 @@ pub(super) fn diagnostics(shell: &mut Shell, found: &[Diagnostic]) {
             Severity::Warning => "warning",
             Severity::Note => "note",
         };
-        let at = if one.at.is_empty() { String::new() } else { format!("{}: ", one.at) };
-        shell.printer.note(&format!("{word}: {at}{} [{}]", one.message, one.code));
-        if let Some(hint) = &one.hint {
+        let Diagnostic { at, message, hint } = &one.diagnostic;
+        let at = if at.is_empty() { String::new() } else { format!("{at}: ") };
+        shell.printer.note(&format!("{word}: {at}{message} [{}]", one.code));
+        if let Some(hint) = hint {
             shell.printer.note(&format!("  hint: {hint}"));
         }
     }

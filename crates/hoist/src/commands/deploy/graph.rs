@@ -8,7 +8,7 @@ use hoist_api::deploy::Selection;
 use hoist_deploy::graph::{DrawError, Drawing, View};
 use hoist_engine::plan::{Draft, Kind, StepId};
 use hoist_engine::record::FailureKind;
-use hoist_engine::run::{Ended, State};
+use hoist_engine::run::{State, StepEnd};
 use hoist_model::Exit;
 
 use super::offline::{self, BookArgs};
@@ -36,7 +36,7 @@ pub(super) struct GraphArgs {
     #[arg(long, value_name = "RUN", conflicts_with_all = ["files", "settings", "nodes"])]
     run: Option<String>,
 
-    /// What to write; `-o json` is `--format json`
+    /// Output format; `-o json` is `--format json`
     #[arg(long, value_enum)]
     format: Option<Format>,
 
@@ -44,11 +44,11 @@ pub(super) struct GraphArgs {
     #[arg(long)]
     instances: bool,
 
-    /// Only what is done on these nodes
+    /// Only instances on these nodes
     #[arg(long, value_name = "SELECTOR")]
     on: Option<String>,
 
-    /// Only what is near this task or barrier
+    /// Only the neighbourhood of this task or barrier
     #[arg(long, value_name = "TASK")]
     around: Option<String>,
 
@@ -122,7 +122,8 @@ impl GraphArgs {
             return Ok(Exit::Done);
         };
         offline::write(path, &text, self.force)?;
-        let (dots, edges) = (drawing.dots.len(), drawing.edges.len());
+        let dots = drawing.dots.len();
+        let edges = drawing.edges.len();
         let implied = match drawing.implied {
             0 => String::new(),
             implied => format!("; {implied} more follow from these"),
@@ -186,7 +187,7 @@ fn chosen(draft: &Draft) -> BTreeSet<String> {
     steps.map(|subject| draft.subjects[subject as usize].clone()).collect()
 }
 
-/// What nobody has a state for does nothing, and is where the things before it are.
+/// A vertex without a state of its own takes the state of its dependencies.
 fn state_of(draft: &Draft, states: &BTreeMap<u32, State>, id: StepId) -> State {
     if let Some(state) = states.get(&id.0) {
         return *state;
@@ -197,7 +198,7 @@ fn state_of(draft: &Draft, states: &BTreeMap<u32, State>, id: StepId) -> State {
         None => true,
     };
     let before = &draft.vertices[id.0 as usize].after;
-    if before.iter().all(is_good) { State::Ended(Ended::Ok) } else { State::Waiting }
+    if before.iter().all(is_good) { State::Ended(StepEnd::Ok) } else { State::Waiting }
 }
 
 /// A state by the word that the API has for it.
@@ -209,16 +210,16 @@ fn state(word: &str) -> State {
         "verifying" => State::Verifying,
         "delayed" => State::Delayed,
         "unknown" => State::Unknown,
-        "ok" => State::Ended(Ended::Ok),
-        "unchanged" => State::Ended(Ended::Unchanged),
-        "ignored" => State::Ended(Ended::Ignored),
-        "skipped" => State::Ended(Ended::Skipped),
-        "failed" => State::Ended(Ended::Failed(FailureKind::Exit)),
-        "blocked" => State::Ended(Ended::Blocked),
-        "left_out" => State::Ended(Ended::LeftOut),
-        "stopped" => State::Ended(Ended::Stopped),
-        "interrupted" => State::Ended(Ended::Interrupted),
-        "undone" => State::Ended(Ended::Undone),
+        "ok" => State::Ended(StepEnd::Ok),
+        "unchanged" => State::Ended(StepEnd::Unchanged),
+        "ignored" => State::Ended(StepEnd::Ignored),
+        "skipped" => State::Ended(StepEnd::Skipped),
+        "failed" => State::Ended(StepEnd::Failed(FailureKind::Exit)),
+        "blocked" => State::Ended(StepEnd::Blocked),
+        "left_out" => State::Ended(StepEnd::LeftOut),
+        "stopped" => State::Ended(StepEnd::Stopped),
+        "interrupted" => State::Ended(StepEnd::Interrupted),
+        "undone" => State::Ended(StepEnd::Undone),
         _ => State::Waiting,
     }
 }

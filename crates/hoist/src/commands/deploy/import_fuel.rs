@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use hoist_deploy::fuel::read::{self, MAX_FILES, ReadErrors};
-use hoist_deploy::fuel::task::Corpus;
-use hoist_deploy::fuel::{self, Conditions, Finding, Import, Options};
+use hoist_compat::fuel::read::{self, MAX_FILES, ReadErrors};
+use hoist_compat::fuel::task::Corpus;
+use hoist_compat::fuel::{self, Conditions, Import, Options, TaskDiagnostic};
+use hoist_diagnostic::Diagnostic;
 use hoist_model::Exit;
 use serde_json::{Value, json};
 
@@ -18,13 +19,13 @@ use crate::printer::{Output, Tone};
 
 /// Directories inside of each other that are looked into.
 const MAX_DEPTH: usize = 32;
-/// Findings of one kind that are shown; `-o wide` and `-o json` have all of them.
+/// Diagnostics of one kind that are shown; `-o wide` and `-o json` have all of them.
 const SHOWN: usize = 3;
 
-/// Make a task file of Fuel's deployment tasks
+/// Convert Fuel's deployment tasks to a task file
 ///
-/// Reads a tree of `tasks.yaml` files with its plug-ins, or one normalised JSON file. Whatever
-/// changes its meaning, or never had any, is told.
+/// Reads a tree of `tasks.yaml` files with its plug-ins, or one normalised JSON file. Entries that
+/// change their meaning, or never had one, are reported.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     hoist deploy import-fuel /etc/puppet/modules --out fuel.yaml\n  \
@@ -62,7 +63,7 @@ pub(super) struct ImportFuelArgs {
     #[arg(long)]
     force: bool,
 
-    /// Tell what would be imported, write nothing
+    /// Report the result, write nothing
     #[arg(long, conflicts_with = "out")]
     dry_run: bool,
 }
@@ -101,23 +102,25 @@ impl ImportFuelArgs {
             Some(path) => offline::write(path, &import.text, self.force)?,
             None => {}
         }
-        let Import { tasks, barriers, findings, .. } = &import;
+        let Import { tasks, barriers, diagnostics, .. } = &import;
         let printer = &mut shell.printer;
         match printer.output() {
             Output::Json | Output::Yaml => printer.value(&json!({
                 "graph": self.graph,
                 "tasks": tasks,
                 "barriers": barriers,
-                "findings": findings,
+                "diagnostics": diagnostics,
                 "written": self.out,
             }))?,
             Output::Name => {
-                findings.iter().try_for_each(|finding| printer.line(finding.to_string()))?;
+                diagnostics
+                    .iter()
+                    .try_for_each(|diagnostic| printer.line(diagnostic.to_string()))?;
             }
             Output::Table => told(&import).into_iter().try_for_each(|line| printer.line(line))?,
             Output::Wide => {
-                for finding in findings {
-                    printer.toned(Tone::Changed, &finding.to_string())?;
+                for diagnostic in diagnostics {
+                    printer.toned(Tone::Changed, &diagnostic.to_string())?;
                 }
                 printer.line(summary(&import))?;
             }
@@ -145,21 +148,22 @@ fn settings(path: &Path) -> Result<Value, Failure> {
         .map_err(|error| Failure::usage(format!("`{}`: {error}", path.display())))
 }
 
-/// What there is to know, some of each kind.
+/// A summary of the notes: some of each kind.
 fn told(import: &Import) -> Vec<String> {
-    let mut by_code: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
-    for finding in &import.findings {
-        by_code.entry(finding.code).or_default().push(finding);
+    let mut by_code: BTreeMap<&str, Vec<&TaskDiagnostic>> = BTreeMap::new();
+    for diagnostic in &import.diagnostics {
+        by_code.entry(diagnostic.code).or_default().push(diagnostic);
     }
     let mut lines = Vec::new();
-    for (code, findings) in &by_code {
-        lines.push(format!("{code}: {}", findings.len()));
-        for Finding { task, message, hint, .. } in findings.iter().take(SHOWN) {
+    for (code, diagnostics) in &by_code {
+        lines.push(format!("{code}: {}", diagnostics.len()));
+        for TaskDiagnostic { task, diagnostic, .. } in diagnostics.iter().take(SHOWN) {
+            let Diagnostic { message, hint, .. } = diagnostic;
             let hint = hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
             lines.push(format!("  {task}: {message}{hint}"));
         }
-        if findings.len() > SHOWN {
-            lines.push(format!("  … and {} more", findings.len() - SHOWN));
+        if diagnostics.len() > SHOWN {
+            lines.push(format!("  … and {} more", diagnostics.len() - SHOWN));
         }
     }
     lines.push(summary(import));
@@ -167,8 +171,8 @@ fn told(import: &Import) -> Vec<String> {
 }
 
 fn summary(import: &Import) -> String {
-    let Import { tasks, barriers, findings, .. } = import;
-    let known = match findings.len() {
+    let Import { tasks, barriers, diagnostics, .. } = import;
+    let known = match diagnostics.len() {
         0 => String::new(),
         count => format!("; {count} things to know, all of them with `-o wide`"),
     };

@@ -8,12 +8,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::commands::Shell;
 use crate::failure::Failure;
 
-/// The first Ctrl-C is answered by whoever waits for it. One who cannot, because nobody reads what
-/// he prints, is left at the second.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "what is not flushed cannot be: whoever should is stuck with it"
-)]
+/// The waiting command answers the first Ctrl-C. The second one ends the process, because a blocked
+/// output may keep the command from answering.
+#[expect(clippy::disallowed_methods, reason = "the blocked output cannot be flushed")]
 pub(super) fn leave_at_the_second() {
     let wait = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
@@ -30,8 +27,8 @@ pub(super) fn leave_at_the_second() {
     let _ = std::thread::Builder::new().name("interrupt".to_owned()).spawn(wait);
 }
 
-/// What begins something at the controller. Who does not wait for the answer is told that it may
-/// have begun all the same.
+/// Sends a request that starts something on the controller. After an interrupt, a warning says that
+/// it may have started.
 pub(super) async fn told<T, E: Into<Failure>>(
     shell: &mut Shell,
     asked: impl Future<Output = Result<T, E>>,

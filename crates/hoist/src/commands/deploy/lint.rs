@@ -3,7 +3,7 @@
 use clap::Args;
 use hoist_api::deploy::Selection;
 use hoist_deploy::compile::{self, Options};
-use hoist_deploy::diagnostic::{Code, Diagnostic, Severity};
+use hoist_deploy::diagnostic::{Code, Severity, SourceDiagnostic};
 use hoist_deploy::layer::Book;
 use hoist_deploy::lint;
 use hoist_deploy::spec::Sources;
@@ -16,11 +16,11 @@ use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
 
-/// Tell everything that is wrong with task files
+/// Report everything that is wrong with task files
 ///
-/// Without `--nodes` the files are looked at by themselves: what they say, the files over each
-/// other, names, and circles on every layout of their roles. With it they are compiled for those
-/// nodes. No controller is asked.
+/// Without `--nodes`, the files are checked alone: syntax, layers, names, and cycles on every
+/// layout of their roles. With `--nodes`, they are compiled for those nodes. No controller is
+/// needed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy lint site.yaml\n  \
     hoist deploy lint site.yaml --nodes nodes.yaml --layouts\n  \
@@ -39,14 +39,14 @@ pub(super) struct LintArgs {
     strict: bool,
 }
 
-/// Something that was found, and the layout it was found on, if that was made up.
-struct Found {
-    diagnostic: Diagnostic,
+/// A diagnostic, with its layout and the number of such layouts if it depends on the layout.
+struct LintDiagnostic {
+    diagnostic: SourceDiagnostic,
     layout: Option<(String, usize)>,
 }
 
-impl From<Diagnostic> for Found {
-    fn from(diagnostic: Diagnostic) -> Self {
+impl From<SourceDiagnostic> for LintDiagnostic {
+    fn from(diagnostic: SourceDiagnostic) -> Self {
         Self { diagnostic, layout: None }
     }
 }
@@ -60,12 +60,13 @@ impl LintArgs {
         let mut sources = Sources::default();
         let (book, mut found) = self.look(shell, &mut sources)?;
         found.sort_by_key(|one| {
-            let Diagnostic { severity, place, code, .. } = one.diagnostic;
+            let SourceDiagnostic { severity, place, code, .. } = one.diagnostic;
             (std::cmp::Reverse(severity), place, code)
         });
         let count =
             |severity| found.iter().filter(|one| one.diagnostic.severity == severity).count();
-        let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+        let errors = count(Severity::Error);
+        let warnings = count(Severity::Warning);
         let is_good = errors == 0 && !(self.strict && warnings > 0);
         let printer = &mut shell.printer;
         match printer.output() {
@@ -96,12 +97,12 @@ impl LintArgs {
         &self,
         shell: &mut Shell,
         sources: &mut Sources,
-    ) -> Result<(Book, Vec<Found>), Failure> {
+    ) -> Result<(Book, Vec<LintDiagnostic>), Failure> {
         let request = self.book.request(Selection::default())?;
         let mut wrong = Vec::new();
         let book = book_of(&request.files, sources, &mut wrong);
-        let is_readable = !wrong.iter().any(Diagnostic::is_error);
-        let mut found: Vec<Found> = wrong.into_iter().map(Found::from).collect();
+        let is_readable = !wrong.iter().any(SourceDiagnostic::is_error);
+        let mut found: Vec<LintDiagnostic> = wrong.into_iter().map(LintDiagnostic::from).collect();
         let site = self.book.nodes.site()?;
         let has_site = site.is_some();
         let actions = offline::catalog(shell)?;
@@ -118,18 +119,20 @@ impl LintArgs {
                 Ok(compiled) => compiled.diagnostics,
                 Err(told) => told,
             };
-            found.extend(told.into_iter().map(Found::from));
+            found.extend(told.into_iter().map(LintDiagnostic::from));
         }
         if is_readable && (self.layouts || !has_site) {
-            for lint::Finding { layout, layouts, diagnostic } in lint::layouts(&book, &options) {
-                let is_same = |one: &Found| {
+            for lint::LayoutDiagnostic { layout, layouts, diagnostic } in
+                lint::layouts(&book, &options)
+            {
+                let is_same = |one: &LintDiagnostic| {
                     (one.diagnostic.code, one.diagnostic.place)
                         == (diagnostic.code, diagnostic.place)
                 };
                 if !found.iter().any(is_same) {
-                    // What does not bind anywhere is no matter of the layout.
+                    // A reference that never binds does not depend on the layout.
                     let layout = (diagnostic.code == Code::Cycle).then_some((layout, layouts));
-                    found.push(Found { diagnostic, layout });
+                    found.push(LintDiagnostic { diagnostic, layout });
                 }
             }
         }
@@ -137,7 +140,7 @@ impl LintArgs {
     }
 }
 
-impl Found {
+impl LintDiagnostic {
     fn draw(&self, printer: &mut Printer, sources: &Sources) -> Result<(), Failure> {
         let drawing = self.diagnostic.draw(sources, printer.has_colour());
         printer.line(drawing.trim_end())?;

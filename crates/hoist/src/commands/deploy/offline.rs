@@ -31,7 +31,7 @@ pub(super) struct NodesArgs {
     nodes: Option<PathBuf>,
 }
 
-/// Task files and what they are for.
+/// Task files and the nodes that they are for.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct BookArgs {
     /// Task files, the later over the earlier; `-` is standard input
@@ -42,7 +42,7 @@ pub(super) struct BookArgs {
     #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
     pub(super) settings: Vec<String>,
 
-    /// What conditions of another product are that nobody translated
+    /// Value of imported conditions that have no translation
     #[arg(long, value_name = "true|false")]
     conditions: Option<bool>,
 
@@ -51,13 +51,13 @@ pub(super) struct BookArgs {
 }
 
 impl BookArgs {
-    /// What is compiled.
+    /// The request for a compilation.
     pub(super) fn request(&self, selection: Selection) -> Result<PlanRequest, Failure> {
         let request = files::request(&self.files, &self.settings, selection)?;
         Ok(PlanRequest { conditions: self.conditions, ..request })
     }
 
-    /// The plan of the files. What is wrong with them is told, and then there is none.
+    /// The plan of the files; `None` after diagnostics were printed.
     pub(super) async fn draft(
         &self,
         shell: &mut Shell,
@@ -103,7 +103,8 @@ impl NodesArgs {
     ) -> Result<Option<PlanAnswer>, Failure> {
         let Some(site) = self.site()? else { return Ok(None) };
         let actions = catalog(shell)?;
-        let (past, expected_ms) = (BTreeMap::new(), BTreeMap::new());
+        let past = BTreeMap::new();
+        let expected_ms = BTreeMap::new();
         let grounds = Grounds { site: &site, actions: &actions, past, expected_ms };
         Ok(Some(compile(request, grounds).0))
     }
@@ -154,7 +155,13 @@ fn site(path: &Path) -> Result<Site, Failure> {
                 // A plan is the same each time: the number of a node is its place in the file.
                 let id = NodeId::from_bits(names.len() as u128);
                 if spec.enabled {
-                    site.nodes.push(Node { id, name, spec: *spec, lifecycle: Lifecycle::Declared });
+                    site.nodes.push(Node {
+                        id,
+                        name,
+                        spec: *spec,
+                        lifecycle: Lifecycle::Declared,
+                        system: String::new(),
+                    });
                 }
             }
             (DocumentName::Group(key), Spec::Group(spec)) => {
@@ -165,9 +172,8 @@ fn site(path: &Path) -> Result<Site, Failure> {
     }
     if site.nodes.is_empty() {
         let message = format!("there is no enabled node in `{}`", path.display());
-        return Err(Failure::usage(message).with_hint(
-            "`hoist export` writes such a file; `hoist schema Node` shows what is in it",
-        ));
+        return Err(Failure::usage(message)
+            .with_hint("`hoist export` writes such a file; `hoist schema Node` shows its fields"));
     }
     Ok(site)
 }

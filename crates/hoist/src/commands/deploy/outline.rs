@@ -1,5 +1,5 @@
-//! A plan for people: in which order things are done, within which limits, how long that may take,
-//! and what nobody looks at or can take back.
+//! A plan for people: its order, its limits, its expected duration, and the steps without a check
+//! or an undo.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const NAMED_NODES: usize = 3;
 const SHOWN: usize = 12;
 /// Limits of single nodes, which every plan has, begin with this.
 const OF_NODE: &str = "node ";
-/// What they do cannot be looked at.
+/// Actions without an effect that could be checked.
 const NOTHING_TO_SEE: [&str; 2] = ["none", "wait"];
 
 /// The lines. `is_final` says of an action that it cannot take itself back.
@@ -42,9 +42,9 @@ pub(super) fn outline(plan: &Plan, is_final: impl Fn(&str) -> bool, all: bool) -
             counted(levels.len() - shown, "level")
         ));
     }
-    let limits = plan.draft().pools.iter().filter(|pool| !pool.name.starts_with(OF_NODE));
+    let limits = plan.draft().limits.iter().filter(|limit| !limit.name.starts_with(OF_NODE));
     for limit in limits.take(shown) {
-        lines.push(format!("at most {} at once: {}", limit.places, limit.name));
+        lines.push(format!("at most {} at once: {}", limit.slots, limit.name));
     }
     let tasks = |is_meant: &dyn Fn(&Step) -> bool| -> Vec<String> {
         let named = done(plan).filter(|(_, step)| is_meant(step));
@@ -65,7 +65,7 @@ pub(super) fn outline(plan: &Plan, is_final: impl Fn(&str) -> bool, all: bool) -
         step.after.is_empty() && !NOTHING_TO_SEE.contains(&step.call.action.as_str())
     });
     let lasting = tasks(&|step| step.undo.is_none() && actions(&step.call).any(&is_final));
-    for (what, tasks) in [("no check after it", unseen), ("no way back", lasting)] {
+    for (what, tasks) in [("no postcondition", unseen), ("no undo", lasting)] {
         if !tasks.is_empty() {
             lines.push(format!("{what}: {}", joined(tasks, ", ", shown)));
         }
@@ -73,7 +73,7 @@ pub(super) fn outline(plan: &Plan, is_final: impl Fn(&str) -> bool, all: bool) -
     lines
 }
 
-/// What is done, without what is skipped.
+/// The steps that run, without skipped ones.
 fn done(plan: &Plan) -> impl Iterator<Item = (&str, &Step)> {
     let steps = plan.ids().filter_map(|id| Some((plan.vertex(id).name.as_str(), plan.step(id)?)));
     steps.filter(|(_, step)| step.skip.is_none())
@@ -95,10 +95,11 @@ fn joined(mut parts: Vec<String>, with: &str, most: usize) -> String {
     parts.join(with)
 }
 
-/// What can be done at the same time, as if nothing else held it back, and how long the longest way
-/// takes, in milliseconds.
+/// The steps by level, where the steps of one level can run at the same time, and the length of the
+/// critical path in milliseconds.
 fn order(plan: &Plan) -> (Vec<Vec<&str>>, u64) {
-    let (mut behind, mut takes) = (vec![0_usize; plan.len()], vec![0_u64; plan.len()]);
+    let mut behind = vec![0_usize; plan.len()];
+    let mut takes = vec![0_u64; plan.len()];
     let mut levels: Vec<Vec<StepId>> = Vec::new();
     let at = |id: &StepId| id.0 as usize;
     for id in plan.order() {
@@ -124,7 +125,7 @@ fn order(plan: &Plan) -> (Vec<Vec<&str>>, u64) {
 
 #[cfg(test)]
 mod tests {
-    use hoist_engine::plan::{Draft, Holder, Kind, Pool, Rule, Vertex, Window};
+    use hoist_engine::plan::{ConcurrencyLimit, Draft, Holder, Kind, Rule, Vertex, Window};
     use serde_json::json;
 
     use super::*;
@@ -138,13 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_comes_later_and_what_is_missing_is_named() {
+    fn outline_orders_waiting_tasks_and_names_missing_ones() {
         let join = Vertex {
             name: "join".to_owned(),
             after: vec![StepId(0), StepId(1)],
             kind: Kind::Join(Rule::All),
         };
-        let pool = |name: &str| Pool { name: name.to_owned(), places: 1, held_by: Holder::Step };
+        let limit = |name: &str| ConcurrencyLimit {
+            name: name.to_owned(),
+            slots: 1,
+            held_by: Holder::Step,
+        };
         let window = |name: &str| Window { name: name.to_owned(), spans: vec![(0, 60)] };
         let draft = Draft {
             vertices: vec![
@@ -168,7 +173,7 @@ mod tests {
                     (step.window, step.skip) = (Some(0), Some("done".to_owned()));
                 }),
             ],
-            pools: vec![pool("node n1"), pool("role web")],
+            limits: vec![limit("node n1"), limit("role web")],
             windows: vec![window("Sun 01:00-02:00"), window("Sat 22:00-04:00")],
             ..Draft::default()
         };
@@ -181,8 +186,8 @@ mod tests {
                 "at most 1 at once: role web",
                 "only Sat 22:00-04:00: c",
                 "earlier runs took 5.0s for the longest way through it",
-                "no check after it: a",
-                "no way back: b",
+                "no postcondition: a",
+                "no undo: b",
             ]
         );
     }

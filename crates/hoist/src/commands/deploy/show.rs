@@ -61,7 +61,7 @@ fn table(runs: &[RunSummary], now: Timestamp) -> Table {
     table
 }
 
-/// Show a run, failures first; or one instance with what it printed
+/// Show a run, failures first; or one instance with its output
 ///
 /// `-o wide` lists every instance.
 #[derive(Debug, Args)]
@@ -150,7 +150,8 @@ fn instance_table(instances: &[Instance]) -> Table {
 
 /// How long the last attempt took.
 pub(super) fn took(instance: &Instance) -> Option<String> {
-    let (started, ended) = (instance.started?, instance.ended?);
+    let started = instance.started?;
+    let ended = instance.ended?;
     Some(duration(ended.saturating_sub(started)))
 }
 
@@ -177,7 +178,7 @@ pub(super) fn print(printer: &mut Printer, detail: &RunDetail) -> Result<(), Fai
         run.created
     ))?;
     failures(printer, &detail.failures)?;
-    taken_back(printer, detail)?;
+    undone(printer, detail)?;
     list(printer, "running", &detail.running)?;
     list(printer, "held back", &detail.held)?;
     if !detail.holds.is_empty() {
@@ -191,7 +192,7 @@ pub(super) fn print(printer: &mut Printer, detail: &RunDetail) -> Result<(), Fai
     Ok(())
 }
 
-/// Why an instance did not come to a good end.
+/// Why an instance did not succeed.
 pub(super) fn reason_of(instance: &Instance) -> &str {
     match (&instance.reason, instance.state.as_str()) {
         (Some(reason), _) => reason,
@@ -200,12 +201,12 @@ pub(super) fn reason_of(instance: &Instance) -> &str {
     }
 }
 
-pub(super) fn taken_back(printer: &mut Printer, detail: &RunDetail) -> Result<(), Failure> {
-    let Some(by) = &detail.taken_back_by else { return Ok(()) };
-    printer.line(format!("  taken back by run {by}; `hoist deploy show {by}` says what"))
+pub(super) fn undone(printer: &mut Printer, detail: &RunDetail) -> Result<(), Failure> {
+    let Some(by) = &detail.undone_by else { return Ok(()) };
+    printer.line(format!("  undone by run {by}; `hoist deploy show {by}` lists its steps"))
 }
 
-/// Failures, with what they printed last and what they block.
+/// Failures with the end of their output and the instances that they block.
 pub(super) fn failures(printer: &mut Printer, failures: &[Trouble]) -> Result<(), Failure> {
     for Trouble { instance, output, blocks, blocked_nodes } in failures {
         let reason = reason_of(instance);
@@ -245,6 +246,17 @@ async fn show_instance(
 ) -> Result<Exit, Failure> {
     let explained = client.explain_instance(run, instance).await?;
     let one = &explained.instance;
+    if let Some(given) = attempt
+        && !(1..=one.attempt).contains(&given)
+    {
+        let what = format!("attempt {given} of {}", one.name);
+        let hint = match one.attempt {
+            0 => "the instance has not been attempted".to_owned(),
+            1 => "there is attempt 1 only".to_owned(),
+            last => format!("there are the attempts 1 to {last}"),
+        };
+        return Err(Failure::missing(what).with_hint(hint));
+    }
     if matches!(shell.printer.output(), Output::Json | Output::Yaml) {
         shell.printer.value(one)?;
         return Ok(Exit::Done);
@@ -267,7 +279,7 @@ async fn show_instance(
         return Ok(Exit::Done);
     }
     match client.run_output(run, &one.step.to_string(), attempt).await {
-        // Whoever reads it elsewhere gets it as it was.
+        // Output to a file or pipe stays unchanged.
         Ok(bytes) if std::io::stdout().is_terminal() => {
             shell.printer.text(&plain_lines(&String::from_utf8_lossy(&bytes)))?;
         }

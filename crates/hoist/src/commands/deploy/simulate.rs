@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 use hoist_engine::plan::Plan;
 use hoist_engine::record::Outcome;
-use hoist_engine::simulate::{Scenario, Simulated, simulate};
+use hoist_engine::simulate::{Scenario, Simulation, simulate};
 use hoist_model::Exit;
 use jiff::Timestamp;
 
@@ -88,11 +88,11 @@ fn scenario(path: &Path) -> Result<Scenario, Failure> {
         .map_err(|error| Failure::usage(format!("`{}`: {error}", path.display())))
 }
 
-fn show(printer: &mut Printer, simulated: &Simulated) -> Result<(), Failure> {
+fn show(printer: &mut Printer, simulated: &Simulation) -> Result<(), Failure> {
     let legs = &simulated.critical_path;
     let shown = if printer.output() == Output::Wide { legs.len() } else { legs.len().min(SHOWN) };
     if shown > 0 {
-        printer.line("what the end waits for:")?;
+        printer.line("critical path:")?;
         let mut table = Table::new(&["FROM", "TAKES", "INSTANCE", "WAITED FOR"]);
         for leg in &legs[..shown] {
             table.row(vec![
@@ -108,17 +108,17 @@ fn show(printer: &mut Printer, simulated: &Simulated) -> Result<(), Failure> {
         }
         printer.line("")?;
     }
-    let waited: Vec<_> = simulated.pools.iter().filter(|pool| pool.steps > 0).collect();
+    let waited: Vec<_> = simulated.limits.iter().filter(|limit| limit.steps > 0).collect();
     if !waited.is_empty() {
         printer.line("what held others up:")?;
         let mut table = Table::new(&["LIMIT", "PLACES", "WAITED", "LONGEST", "TOGETHER"]);
-        for pool in waited {
+        for limit in waited {
             table.row(vec![
-                pool.pool.clone(),
-                pool.places.to_string(),
-                pool.steps.to_string(),
-                duration(pool.longest_ms),
-                duration(pool.waited_ms),
+                limit.limit.clone(),
+                limit.slots.to_string(),
+                limit.steps.to_string(),
+                duration(limit.longest_ms),
+                duration(limit.waited_ms),
             ]);
         }
         printer.table(&table)?;

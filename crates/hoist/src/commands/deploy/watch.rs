@@ -1,14 +1,15 @@
-//! `hoist deploy watch`: a run while it goes on.
+//! `hoist deploy watch`: follows a run.
 //!
-//! On a terminal, a bar with what is under way stands below the lines of what happened; elsewhere
-//! there are only the lines. A controller that is away for a while is waited for: the run goes on
-//! where it was, and so do we.
+//! On a terminal, a status bar stands below the event lines; elsewhere there are only the event
+//! lines. While the controller is unreachable, the command waits and then continues after the last
+//! event.
 
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use hoist_api::client::{Client, ClientError};
-use hoist_api::deploy::{RunDetail, RunEvent, RunEvents};
+use hoist_api::deploy::{CheckKind, FailedCheck, RunDetail, RunEvent, RunEvents};
+use hoist_diagnostic::chain;
 use hoist_model::Exit;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -17,7 +18,7 @@ use serde_json::Value;
 use super::bar::Bar;
 use super::{counts, exit, interrupt, plain, show, word};
 use crate::commands::Shell;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::printer::{Output, Tone};
 
 /// How long one question waits for something to happen.
@@ -53,7 +54,7 @@ impl WatchArgs {
     }
 }
 
-/// Shows what happens after some event until the run rests; the exit code is its outcome.
+/// Prints the events after a position until the run rests; the exit code is its outcome.
 pub(super) async fn follow(
     shell: &mut Shell,
     client: &Client,
@@ -94,10 +95,10 @@ async fn until_rest(
 ) -> Result<RunDetail, Failure> {
     let mut pause = PAUSE_FIRST;
     let (mut shown, mut is_stale): (Option<Instant>, bool) = (None, bar.is_shown());
-    // Whether it was told why nothing happens, since something did.
+    // Whether the reason for the silence was printed since the last event.
     let mut is_told = bar.is_shown() || !for_people(shell);
     loop {
-        // What the bar does not show yet, it shows soon.
+        // A stale bar is redrawn soon.
         let wait = match (is_stale, is_told) {
             (true, _) => WAIT_STALE,
             (_, false) => WAIT_QUIET,
@@ -190,19 +191,18 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
             _ => (Tone::Removed, format!("failed       {name}{again}: {}", text("reason"))),
         },
         "refused" => {
-            let reason = text("reason");
-            (Tone::Removed, format!("refused      {name}: the check before it: {reason}"))
+            let check = failed_check(event, "check", CheckKind::Precondition)?;
+            (Tone::Removed, format!("refused      {name}: {check}"))
         }
-        "verified" if flag("holds") => (Tone::Added, format!("checked      {name}")),
-        "verified" => {
-            let reason = text("reason");
-            (Tone::Removed, format!("failed       {name}{again}: the check after it: {reason}"))
-        }
-        "lost" => (Tone::Changed, format!("lost         {name}{again}: nobody knows how it ended")),
+        "verified" => match failed_check(event, "failed", CheckKind::Postcondition) {
+            None => (Tone::Added, format!("checked      {name}")),
+            Some(check) => (Tone::Removed, format!("failed       {name}{again}: {check}")),
+        },
+        "lost" => (Tone::Changed, format!("lost         {name}{again}: outcome unknown")),
         "carried" => (Tone::Plain, format!("kept         {name}: done in an older run")),
-        "taken_back" => {
+        "undone" => {
             let count = event.more.get("undone").and_then(Value::as_array).map_or(0, Vec::len);
-            (Tone::Changed, format!("taken back   {count} by run {}", text("run")))
+            (Tone::Changed, format!("undone       {count} by run {}", text("run")))
         }
         "marked" => {
             let end = if flag("good") { "ok" } else { "failed" };
@@ -228,12 +228,20 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
     Some((tone, text))
 }
 
-/// What there is to say about a run that rests.
+/// The check of an event that did not hold.
+fn failed_check(event: &RunEvent, field: &str, kind: CheckKind) -> Option<FailedCheck> {
+    let check = event.more.get(field)?;
+    let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+    let exit_code = check["exit_code"].as_i64().and_then(|code| i32::try_from(code).ok());
+    Some(FailedCheck { kind, title: text("title"), output: text("output"), exit_code })
+}
+
+/// Prints the summary of a resting run.
 fn rest(shell: &mut Shell, detail: &RunDetail) -> Result<(), Failure> {
     let run = &detail.summary;
     let printer = &mut shell.printer;
     show::failures(printer, &detail.failures)?;
-    show::taken_back(printer, detail)?;
+    show::undone(printer, detail)?;
     let parse = |at: &str| at.parse::<Timestamp>().ok();
     let took = run.ended.as_deref().and_then(parse).zip(parse(&run.created));
     let took = took.map(|(ended, created)| ended.duration_since(created).as_millis());
@@ -260,7 +268,45 @@ fn rest(shell: &mut Shell, detail: &RunDetail) -> Result<(), Failure> {
             "a person has to decide: `hoist deploy mark {} ok|failed INSTANCE`, or unpause it",
             run.id
         )),
-        _ => printer.note(&format!("`hoist deploy resume {}` does only what is left", run.id)),
+        _ => {
+            printer
+                .note(&format!("`hoist deploy resume {}` runs the unfinished instances", run.id));
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(event: Value) -> String {
+        let event: RunEvent = serde_json::from_value(event).expect("an event");
+        line(&event).expect("it is shown").1
+    }
+
+    #[test]
+    fn failed_check_is_told_with_title_exit_code_and_output() {
+        let check = json!({"title": "no one is logged in", "exit_code": 1});
+        let event = json!({"seq": 3, "record": "refused", "at": 0, "name": "web@n1",
+            "attempt": 1, "check": check});
+        assert_eq!(
+            told(event),
+            "refused      web@n1: precondition \"no one is logged in\" failed (exit code 1); \
+             nothing was changed"
+        );
+        let check = json!({"title": "port 80 answers", "output": "connection refused"});
+        let event = json!({"seq": 4, "record": "verified", "at": 0, "name": "web@n1",
+            "attempt": 2, "failed": check});
+        assert_eq!(
+            told(event),
+            "failed       web@n1 (attempt 2): postcondition \"port 80 answers\" failed: \
+             connection refused"
+        );
+        let event =
+            json!({"seq": 5, "record": "verified", "at": 0, "name": "web@n1", "attempt": 2});
+        assert_eq!(told(event), "checked      web@n1");
+    }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use clap::Args;
 use hoist_api::Code;
 use hoist_api::client::{Client, ClientError};
+use hoist_diagnostic::chain;
 use hoist_engine::action::Cancel;
-use hoist_engine::execute::{NoSecrets, Place};
+use hoist_engine::execute::{BaseDirectory, NoSecrets};
 use hoist_engine::pull::{Orders, Report, Transport, Unreachable, Worker, WorkerSetup};
 use hoist_model::Exit;
 use tokio::runtime::Handle;
@@ -15,13 +16,13 @@ use tokio::sync::mpsc;
 
 use super::offline;
 use crate::commands::Shell;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 
-/// Do the work of one node, until it is interrupted
+/// Run the steps of one node until interrupted
 ///
-/// For machines whose agent is not there yet. It asks the controller for work with a token of its
-/// own, does it on this machine, and says what came of it; what the controller did not hear is said
-/// again. Tasks that call plug-ins need these on this machine too.
+/// For machines without an agent. The command asks the controller for work with a token of its own,
+/// runs it on this machine and reports the results; a report is repeated until the controller
+/// acknowledges it. Tasks that call plug-ins need these on this machine too.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     hoist token create n1-agent --scope write:agent:node:n1 --out n1.token\n  \
@@ -31,7 +32,7 @@ pub(super) struct WorkerArgs {
     /// The node that this machine is
     #[arg(value_name = "NODE")]
     node: String,
-    /// Where it keeps what it was told and what came of it
+    /// Directory of the ledger: jobs and their results
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
     /// Work in a directory below this one, not on all of the machine
@@ -45,7 +46,7 @@ pub(super) struct WorkerArgs {
 impl WorkerArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
-        let place = self.below.map_or(Place::Machine, Place::Below);
+        let base = self.below.map_or(BaseDirectory::Machine, BaseDirectory::Below);
         let catalog = match &self.plugins {
             Some(directory) if !directory.is_dir() => {
                 let message = format!("`{}` is no directory", directory.display());
@@ -55,12 +56,12 @@ impl WorkerArgs {
             None => offline::catalog(shell)?,
         };
         let secrets = Arc::new(NoSecrets);
-        let keeper = Some(crate::keeper());
-        let setup = WorkerSetup { catalog, secrets, place, dir: self.dir, keeper };
+        let supervisor = Some(crate::supervisor());
+        let setup = WorkerSetup { catalog, secrets, base, dir: self.dir, supervisor };
         let mut worker = Worker::new(setup).map_err(Failure::File)?;
         shell.printer.note(&format!("working for node {}", self.node));
         let (cancel, (notes, mut noted)) = (Cancel::default(), mpsc::unbounded_channel());
-        let mut desk = Desk {
+        let mut dispatcher = Dispatcher {
             client,
             node: self.node,
             runtime: Handle::current(),
@@ -70,9 +71,9 @@ impl WorkerArgs {
             refused: None,
         };
         let mut working = tokio::task::spawn_blocking(move || {
-            let cancel = desk.cancel.clone();
-            worker.work(&mut desk, &cancel);
-            desk.refused
+            let cancel = dispatcher.cancel.clone();
+            worker.work(&mut dispatcher, &cancel);
+            dispatcher.refused
         });
         loop {
             tokio::select! {
@@ -91,7 +92,7 @@ impl WorkerArgs {
 }
 
 /// The controller, over HTTP. One that is away is waited for; one that refuses is not.
-struct Desk {
+struct Dispatcher {
     client: Client,
     node: String,
     runtime: Handle,
@@ -101,7 +102,7 @@ struct Desk {
     refused: Option<ClientError>,
 }
 
-impl Transport for Desk {
+impl Transport for Dispatcher {
     fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
         let answered: Result<Orders, ClientError> =
             self.runtime.block_on(self.client.work(&self.node, report));
@@ -118,7 +119,7 @@ impl Transport for Desk {
             self.refused = Some(error);
             self.cancel.cancel();
         } else if !std::mem::replace(&mut self.is_away, true) {
-            // Nobody reads it when we are about to end.
+            // The receiver is gone when the process is about to end.
             let _ = self.notes.send(unreachable.to_string());
         }
         Err(unreachable)

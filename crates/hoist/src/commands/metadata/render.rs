@@ -1,7 +1,7 @@
 //! `hoist metadata render`.
 
 use clap::{Args, ValueEnum};
-use hoist_api::metadata::Rendering;
+use hoist_api::metadata::RenderedMetadata;
 use hoist_model::Exit;
 
 use super::Shell;
@@ -11,10 +11,10 @@ use crate::table::Table;
 
 /// Print the documents that cloud-init would get for a node
 ///
-/// Made by the server from the layers that speak of the node, in their order; nothing is written.
-/// Secrets are shown as `(secret)`. Where a layer fails, what is shown is what the node is served
-/// instead; where another service gives the node its documents, that is said. With `--trace`, every key with the layer it comes from and those
-/// whose values it took the place of.
+/// Rendered by the server from the layers of the node, in their order; nothing is written. Secrets
+/// are shown as `(secret)`. If a layer fails, the output is the document that the node is served
+/// instead; if another service provides the node's documents, the output says so. With `--trace`,
+/// every key with its layer and the layers whose values it replaced.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist metadata render n1\n  \
     hoist metadata render n1 --doc user-data\n  hoist metadata render n1 --trace\n  \
@@ -62,8 +62,8 @@ impl RenderArgs {
     }
 }
 
-/// What keeps the node from being told what is shown.
-fn warnings(found: &Rendering) -> Vec<String> {
+/// Reasons why the node gets other documents than those shown.
+fn warnings(found: &RenderedMetadata) -> Vec<String> {
     let mut warnings = Vec::new();
     let node = &found.node;
     match (found.mode.as_str(), &found.elsewhere) {
@@ -78,7 +78,9 @@ fn warnings(found: &Rendering) -> Vec<String> {
     }
     let becomes = if found.stale { "fails" } else { "is left out" };
     warnings.extend(found.failed.iter().map(|failed| {
-        let (layer, at, reason) = (&failed.layer, &failed.at, &failed.reason);
+        let layer = &failed.layer;
+        let at = &failed.at;
+        let reason = &failed.reason;
         format!("layer `{layer}` {becomes}: {at}: {reason}")
     }));
     if found.stale {
@@ -87,11 +89,12 @@ fn warnings(found: &Rendering) -> Vec<String> {
              layers, or the node"
         ));
     }
+    warnings.extend(found.warnings.iter().cloned());
     warnings
 }
 
 /// One document as it is; several with their names between them.
-fn print(printer: &mut Printer, found: &Rendering, alone: bool) -> Result<(), Failure> {
+fn print(printer: &mut Printer, found: &RenderedMetadata, alone: bool) -> Result<(), Failure> {
     for document in &found.documents {
         if alone {
             printer.text(&document.text)?;
@@ -104,7 +107,7 @@ fn print(printer: &mut Printer, found: &Rendering, alone: bool) -> Result<(), Fa
     Ok(())
 }
 
-fn print_trace(printer: &mut Printer, found: &Rendering) -> Result<(), Failure> {
+fn print_trace(printer: &mut Printer, found: &RenderedMetadata) -> Result<(), Failure> {
     let mut table = Table::new(&["DOCUMENT", "KEY", "FROM", "OVER"]);
     for key in &found.trace {
         let row = [&key.document, &key.key, &key.from, &key.over.join(", ")];

@@ -12,9 +12,8 @@ use crate::printer::Output;
 
 /// Make a node of a machine that asked for a boot script
 ///
-/// The node gets the MAC and the architecture that were seen, and the address if no other machine has
-/// it; whatever else there is to say can be said here or later, with `hoist node set`. Secrets go to
-/// nodes at their own address only.
+/// The node gets the observed MAC and architecture, and the address if no other machine has it; set
+/// other fields here or later with `hoist node set`. Secrets go to nodes at their own address only.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  hoist node adopt 52:54:00:00:00:09 --name n9 --role compute\n  \
@@ -25,15 +24,15 @@ pub(super) struct AdoptArgs {
     #[arg(value_name = "MAC")]
     mac: Mac,
 
-    /// What it is to be called
+    /// Name of the new node
     #[arg(long)]
     name: Name,
 
-    /// What it is for
+    /// Role of the node
     #[arg(long)]
     role: Option<Role>,
 
-    /// What it is for among those of its role
+    /// Subrole of the node
     #[arg(long, value_name = "ROLE")]
     subrole: Option<Role>,
 
@@ -61,7 +60,7 @@ pub(super) struct AdoptArgs {
     #[arg(long)]
     no_address: bool,
 
-    /// Show what would become of it, change nothing
+    /// Show the new node without adding it
     #[arg(long)]
     dry_run: bool,
 }
@@ -79,24 +78,25 @@ impl AdoptArgs {
             labels: self.label.iter().map(|text| label(text)).collect::<Result<_, _>>()?,
             ..AdoptRequest::new(self.name)
         };
-        let (name, mac) = (request.name.clone(), self.mac);
+        let name = request.name.clone();
+        let mac = self.mac;
         let node = shell.client()?.adopt(mac, &request, self.dry_run).await?;
         let printer = &mut shell.printer;
         match printer.output() {
             Output::Json | Output::Yaml => printer.value(&node)?,
             Output::Name => printer.line(name.as_str())?,
             Output::Table | Output::Wide if self.dry_run => {
-                return edit::would(printer, &format!("make node {name} of {mac}{}", at(&node)));
+                return edit::would(printer, &format!("adopt {mac} as node {name}{}", at(&node)));
             }
             Output::Table | Output::Wide => {
-                printer.note(&format!("{mac} is node {name} now{}", at(&node)));
+                printer.note(&format!("{mac} is now node {name}{}", at(&node)));
             }
         }
         Ok(if self.dry_run { Exit::WouldChange } else { Exit::Done })
     }
 }
 
-/// Where it is, or that nobody knows.
+/// The address of the node, or that it is unknown.
 fn at(node: &Node) -> String {
     let mut addresses = node.interfaces.iter().flat_map(|interface| &interface.addresses);
     match addresses.next() {
@@ -107,7 +107,7 @@ fn at(node: &Node) -> String {
 
 fn label(text: &str) -> Result<(LabelKey, String), Failure> {
     let (key, value) = text.split_once('=').ok_or_else(|| {
-        Failure::usage(format!("`{text}` is no label")).with_hint("write it like `rack=7`")
+        Failure::usage(format!("`{text}` is not a label")).with_hint("write it like `rack=7`")
     })?;
     let key = key.parse().map_err(|error| Failure::usage(format!("{error}")))?;
     Ok((key, value.to_owned()))

@@ -5,23 +5,23 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use hoist_api::client::Client;
-use hoist_api::inventory::{Group, ImportReport, ImportRequest, NetworkObject, PartitionObject};
-use hoist_inventory::source::table::{self, TableError};
-use hoist_inventory::source::{self, FieldSet, Imported, SourceError};
+use hoist_api::inventory::{Group, ImportRequest, NetworkObject, PartitionObject};
+use hoist_diagnostic::chain;
 use hoist_model::document::{DocumentError, DocumentName};
 use hoist_model::{Document, Exit, GroupSpec, Name, NetworkSpec, NodeSpec, PartitionSpec, Spec};
+use hoist_site::source::table::{self, TableError};
+use hoist_site::source::{self, FieldSet, ImportedSet, SourceError};
 
 use super::Shell;
-use crate::commands::{get, group};
+use crate::commands::{get, group, refresh};
 use crate::edit::{self, WriteArgs};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::input::{self, Documents};
-use crate::printer::Output;
 
 /// Import nodes from another inventory
 ///
-/// What is read from a file is declared as if people had written it: shown first, then applied in
-/// one transaction. Of nodes that exist, only what the file can say is changed. Nodes from SMD
+/// Nodes of a file are declared as if people had written them: shown first, then applied in one
+/// transaction. Of existing nodes, only the fields that the file has are changed. Nodes from SMD
 /// belong to SMD from then on.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
@@ -45,6 +45,8 @@ enum From {
     #[command(after_help = "Examples:\n  hoist node import ansible hosts.ini")]
     Ansible(FileArgs),
     /// From SMD, one cycle run by the controller; `hoist serve --inventory smd+https://…` repeats it
+    ///
+    /// Exit code 7: more nodes are missing in SMD than one import may remove, and none was removed.
     #[command(after_help = "Examples:\n  hoist node import smd --url http://smd:27779\n  \
         hoist node import smd --url https://smd --smd-token-file /etc/hoist/smd.token")]
     Smd(SmdArgs),
@@ -62,7 +64,7 @@ struct FileArgs {
 
 #[derive(Debug, Args)]
 struct SmdArgs {
-    /// Where SMD is, as the controller reaches it; without a path, `/hsm/v2` is meant
+    /// URL of SMD, as seen by the controller; the default path is `/hsm/v2`
     #[arg(long, value_name = "URL")]
     url: String,
 
@@ -74,13 +76,17 @@ struct SmdArgs {
     #[arg(long, value_name = "FILE")]
     smd_token_file: Option<PathBuf>,
 
-    /// What the nodes' provenance says; `smd` if left out
+    /// Name of the source in the nodes' provenance; `smd` by default
     #[arg(long, value_name = "NAME")]
     source: Option<Name>,
 
     /// Take over nodes that are declared already, when xname or MAC is the same
     #[arg(long)]
     adopt: bool,
+
+    /// Remove nodes that SMD no longer has however many they are
+    #[arg(long)]
+    force: bool,
 }
 
 impl ImportArgs {
@@ -101,28 +107,28 @@ impl ImportArgs {
     }
 }
 
-type Reader = fn(&str, &[u8]) -> Result<Imported, Failure>;
+type Reader = fn(&str, &[u8]) -> Result<ImportedSet, Failure>;
 
-fn read(path: &Path, reader: Reader) -> Result<Imported, Failure> {
+fn read(path: &Path, reader: Reader) -> Result<ImportedSet, Failure> {
     let text = input::read_whole(path)?;
     let stdin = path.as_os_str() == "-";
     let what = if stdin { "standard input".to_owned() } else { path.display().to_string() };
     reader(&what, &text)
 }
 
-fn read_file(what: &str, text: &[u8]) -> Result<Imported, Failure> {
+fn read_file(what: &str, text: &[u8]) -> Result<ImportedSet, Failure> {
     source::file::read(what, text).map_err(|error| match error {
         SourceError::Documents { errors, .. } => Failure::Documents(errors),
-        // What is wrong with a file is wrong with what was given to us.
+        // An invalid file is a usage error.
         other => Failure::usage(chain(&other)),
     })
 }
 
-fn read_csv(what: &str, text: &[u8]) -> Result<Imported, Failure> {
+fn read_csv(what: &str, text: &[u8]) -> Result<ImportedSet, Failure> {
     table::read_csv(what, text).map_err(faults)
 }
 
-fn read_ansible(what: &str, text: &[u8]) -> Result<Imported, Failure> {
+fn read_ansible(what: &str, text: &[u8]) -> Result<ImportedSet, Failure> {
     table::read_ansible(what, text).map_err(faults)
 }
 
@@ -139,7 +145,7 @@ fn faults(error: TableError) -> Failure {
     Failure::Documents(faults.into_iter().map(fault).collect())
 }
 
-/// What is there already, as far as an import must leave it alone.
+/// The existing objects that an import must leave alone.
 #[derive(Debug, Default)]
 struct Site {
     /// Partitions, networks and groups, as documents are named.
@@ -147,7 +153,7 @@ struct Site {
     nodes: BTreeMap<Name, NodeSpec>,
 }
 
-async fn onto_site(client: &Client, imported: &Imported) -> Result<Documents, Failure> {
+async fn onto_site(client: &Client, imported: &ImportedSet) -> Result<Documents, Failure> {
     let mut site = Site::default();
     for name in client.list::<PartitionObject>().await?.items.into_iter().filter_map(|p| p.name) {
         site.names.insert(format!("Partition/{name}"));
@@ -167,9 +173,9 @@ async fn onto_site(client: &Client, imported: &Imported) -> Result<Documents, Fa
     Documents::of(&documents(imported, &site)?)
 }
 
-/// What an import declares. A file that only mentions a group, network or partition says nothing
-/// about it, so what exists of these stays as it is.
-fn documents(imported: &Imported, site: &Site) -> Result<Vec<Document>, Failure> {
+/// The documents of an import. A file that only mentions a group, network or partition does not
+/// describe it, so existing ones stay as they are.
+fn documents(imported: &ImportedSet, site: &Site) -> Result<Vec<Document>, Failure> {
     let mut found = Vec::new();
     let mut add = |name: DocumentName, spec: Spec, says_something: bool| {
         let document = Document { name, spec };
@@ -214,10 +220,11 @@ fn name_of(node: &source::ImportedNode) -> Result<Name, Failure> {
 fn overlaid(known: &NodeSpec, said: &NodeSpec, fields: FieldSet) -> Result<NodeSpec, Failure> {
     let object = |spec| match serde_json::to_value(spec) {
         Ok(serde_json::Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Failure::Broken("a node is no object".into())),
+        Ok(_) => Err(Failure::Broken("a node is not an object".into())),
         Err(error) => Err(Failure::Json(error)),
     };
-    let (mut result, mut said) = (object(known)?, object(said)?);
+    let mut result = object(known)?;
+    let mut said = object(said)?;
     for field in fields.iter() {
         match said.remove(field.as_str()) {
             Some(value) => result.insert(field.as_str().to_owned(), value),
@@ -233,32 +240,11 @@ async fn smd(shell: &mut Shell, args: SmdArgs) -> Result<Exit, Failure> {
         source: args.source,
         token_file: args.smd_token_file,
         adopt: args.adopt,
+        force: args.force,
     };
     let report = shell.client()?.import(&request).await?;
-    print(shell, &report)?;
-    Ok(Exit::Done)
-}
-
-fn print(shell: &mut Shell, report: &ImportReport) -> Result<(), Failure> {
-    let printer = &mut shell.printer;
-    if matches!(printer.output(), Output::Json | Output::Yaml) {
-        return printer.value(report);
-    }
-    for warning in &report.warnings {
-        printer.warn(warning);
-    }
-    if let Some(alarm) = &report.alarm {
-        printer.warn(alarm);
-    }
-    printer.line(format!(
-        "{}: {} added, {} changed, {} unchanged, {} removed, {} absent",
-        report.source,
-        report.added,
-        report.changed,
-        report.unchanged,
-        report.removed,
-        report.absent
-    ))
+    refresh::print(shell, &report)?;
+    Ok(refresh::exit(&report))
 }
 
 #[cfg(test)]
@@ -270,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_knows_becomes_documents() {
+    fn file_content_becomes_documents() {
         let text =
             b"api: hoist/v1\nkind: Node\nname: n1\n---\napi: hoist/v1\nkind: Network\nname: boot\n";
         let found = documents(&read_file("f", text).unwrap(), &Site::default()).unwrap();
@@ -278,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_table_cannot_say_stays_as_it_is() {
+    fn fields_beyond_a_table_stay_unchanged() {
         let text = b"name,mac,role,groups\nn1,52:54:00:00:00:01,compute,gpu\n";
         let imported = read_csv("m.csv", text).unwrap();
         let fresh = documents(&imported, &Site::default()).unwrap();

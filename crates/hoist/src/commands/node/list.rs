@@ -1,5 +1,6 @@
 //! `hoist node list`.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -7,12 +8,13 @@ use clap::Args;
 use hoist_api::Code;
 use hoist_api::client::{Client, ClientError};
 use hoist_api::inventory::{Node, WatchLine};
+use hoist_diagnostic::chain;
 use hoist_model::{Exit, NodeId};
 
 use super::Shell;
 use crate::commands::network::joined;
 use crate::commands::selector;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::node_ref;
 use crate::printer::Output;
 use crate::table::Table;
@@ -36,6 +38,10 @@ pub(super) struct ListArgs {
     #[arg(value_name = "SELECTOR")]
     selector: Vec<String>,
 
+    /// The same, as other commands have it
+    #[arg(short = 'l', long = "selector", value_name = "SELECTOR", conflicts_with = "selector")]
+    chosen: Option<String>,
+
     /// Go on and print what changes
     #[arg(short, long)]
     watch: bool,
@@ -43,15 +49,54 @@ pub(super) struct ListArgs {
 
 impl ListArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let selector = selector(&self.selector)?;
+        let words: Vec<String> = self.selector.into_iter().chain(self.chosen).collect();
+        let selector = selector(&words)?;
         let client = shell.client()?;
-        let (revision, nodes) = client.all_nodes(selector.as_deref()).await?;
+        let (since, mut nodes) = client.all_nodes(selector.as_deref()).await?;
+        nodes.sort_by(by_name);
         if self.watch {
-            return watch(shell, &client, selector.as_deref(), revision, nodes).await;
+            return watch(shell, &client, selector.as_deref(), since, nodes).await;
         }
         print(shell, &nodes)?;
         Ok(Exit::Done)
     }
+}
+
+/// As people count: `n2` before `n10`.
+fn by_name(a: &Node, b: &Node) -> Ordering {
+    let name = |node: &Node| node.name.as_ref().map(ToString::to_string).unwrap_or_default();
+    natural_order(&name(a), &name(b))
+}
+
+/// Runs of digits compare as numbers, everything else letter by letter.
+fn natural_order(one: &str, other: &str) -> Ordering {
+    let (mut left, mut right) = (one, other);
+    while let (Some(first), Some(second)) = (left.chars().next(), right.chars().next()) {
+        let (steps, order) = if first.is_ascii_digit() && second.is_ascii_digit() {
+            compare_numbers(digits(left), digits(right))
+        } else {
+            ((first.len_utf8(), second.len_utf8()), first.cmp(&second))
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+        left = &left[steps.0..];
+        right = &right[steps.1..];
+    }
+    left.len().cmp(&right.len()).then_with(|| one.cmp(other))
+}
+
+/// The lengths of both, and their order as numbers of any size.
+fn compare_numbers(one: &str, other: &str) -> ((usize, usize), Ordering) {
+    let left = one.trim_start_matches('0');
+    let right = other.trim_start_matches('0');
+    let order = left.len().cmp(&right.len()).then_with(|| left.cmp(right));
+    ((one.len(), other.len()), order)
+}
+
+fn digits(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    &text[..end]
 }
 
 fn print(shell: &mut Shell, nodes: &[Node]) -> Result<(), Failure> {
@@ -105,7 +150,7 @@ fn cells(node: &Node) -> Vec<String> {
     ]
 }
 
-/// What a person should know before touching it.
+/// Notes for people before they touch the node.
 fn notes(node: &Node) -> String {
     let notes = [
         (!node.enabled, "disabled"),
@@ -119,7 +164,7 @@ async fn watch(
     shell: &mut Shell,
     client: &Client,
     selector: Option<&str>,
-    mut since: u64,
+    mut since: String,
     nodes: Vec<Node>,
 ) -> Result<Exit, Failure> {
     let mut names: HashMap<NodeId, String> = HashMap::new();
@@ -139,9 +184,10 @@ async fn watch(
     loop {
         match follow(shell, client, selector, &mut since, &mut names).await {
             Err(Failure::Client(error)) if error.code() == Some(&Code::Gone) => {
-                shell.printer.warn("changes were missed; the list starts anew");
-                let (revision, nodes) = client.all_nodes(selector).await?;
-                since = revision;
+                shell.printer.warn("changes were missed; the list starts again");
+                let (listed, mut nodes) = client.all_nodes(selector).await?;
+                nodes.sort_by(by_name);
+                since = listed;
                 print(shell, &nodes)?;
                 shell.printer.flush()?;
                 continue;
@@ -166,15 +212,15 @@ async fn follow(
     shell: &mut Shell,
     client: &Client,
     selector: Option<&str>,
-    since: &mut u64,
+    since: &mut String,
     names: &mut HashMap<NodeId, String>,
 ) -> Result<(), Failure> {
-    let mut changes = client.watch_nodes(selector, *since).await?;
+    let mut changes = client.watch_nodes(selector, since).await?;
     while let Some(line) = changes.next().await? {
-        let (WatchLine::Put { revision, .. }
-        | WatchLine::Delete { revision, .. }
-        | WatchLine::Bookmark { revision }) = &line;
-        *since = (*since).max(*revision);
+        // A revision may have more changes than those read so far; a bookmark comes after all.
+        if let WatchLine::Bookmark { since: reached, .. } = &line {
+            since.clone_from(reached);
+        }
         match (shell.printer.output(), &line) {
             (Output::Json | Output::Yaml, _) => shell.printer.json_line(&line)?,
             (_, WatchLine::Put { node, .. }) => {
@@ -210,6 +256,16 @@ fn remember(names: &mut HashMap<NodeId, String>, line: &WatchLine) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_in_the_order_of_their_numbers() {
+        let mut names =
+            ["n10", "n2", "n1", "x1000c0s2b0n0", "x1000c0s10b0n0", "login", "n02", "n10-a", "n"];
+        names.sort_by(|a, b| natural_order(a, b));
+        let expected =
+            ["login", "n", "n1", "n02", "n2", "n10", "n10-a", "x1000c0s2b0n0", "x1000c0s10b0n0"];
+        assert_eq!(names, expected);
+    }
 
     #[test]
     fn a_node_is_one_line() {

@@ -6,11 +6,12 @@ use hoist_model::Exit;
 use jiff::Timestamp;
 
 use super::Shell;
+use super::chosen::ChosenArgs;
 use crate::edit;
 use crate::failure::Failure;
 use crate::{node_ref, when};
 
-/// Say that somebody is working on nodes
+/// Mark nodes as being worked on
 #[derive(Debug, Args)]
 pub(super) struct MaintenanceArgs {
     #[command(subcommand)]
@@ -25,26 +26,25 @@ enum MaintenanceCommand {
         hoist node maintenance on n1 n2 --reason move --until 2026-08-01T12:00:00Z"
     )]
     On {
-        /// Name, id, xname, MAC, nid or address
-        #[arg(value_name = "NODE", required = true)]
-        nodes: Vec<String>,
-        /// What is being done
+        #[command(flatten)]
+        chosen: ChosenArgs,
+        /// Reason of the maintenance
         #[arg(long)]
         reason: String,
         /// When it ends by itself: a time in RFC 3339, or from now such as `4h`
         #[arg(long, value_name = "TIME")]
         until: Option<String>,
-        /// Show what would be done, change nothing
+        /// Show the change without making it
         #[arg(long)]
         dry_run: bool,
     },
     /// End maintenance
-    #[command(after_help = "Examples:\n  hoist node maintenance off n1")]
+    #[command(after_help = "Examples:\n  hoist node maintenance off n1\n  \
+        hoist node maintenance off -l label:rack=7")]
     Off {
-        /// Name, id, xname, MAC, nid or address
-        #[arg(value_name = "NODE", required = true)]
-        nodes: Vec<String>,
-        /// Show what would be done, change nothing
+        #[command(flatten)]
+        chosen: ChosenArgs,
+        /// Show the change without making it
         #[arg(long)]
         dry_run: bool,
     },
@@ -53,26 +53,26 @@ enum MaintenanceCommand {
 impl MaintenanceArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         match self.command {
-            MaintenanceCommand::On { nodes, reason, until, dry_run } => {
+            MaintenanceCommand::On { chosen, reason, until, dry_run } => {
                 let until = until
                     .map(|text| when::parse(&text, Timestamp::now()).map_err(Failure::usage))
                     .transpose()?;
-                begin(shell, &nodes, &MaintainRequest { reason, until }, dry_run).await
+                begin(shell, chosen, &MaintainRequest { reason, until }, dry_run).await
             }
-            MaintenanceCommand::Off { nodes, dry_run } => end(shell, &nodes, dry_run).await,
+            MaintenanceCommand::Off { chosen, dry_run } => end(shell, chosen, dry_run).await,
         }
     }
 }
 
 async fn begin(
     shell: &mut Shell,
-    nodes: &[String],
+    chosen: ChosenArgs,
     request: &MaintainRequest,
     dry_run: bool,
 ) -> Result<Exit, Failure> {
     let client = shell.client()?;
     let mut exit = Exit::Done;
-    for node in node_ref::find_all(&client, nodes).await? {
+    for node in chosen.find(&client).await? {
         let name = node_ref::name_of(&node)?;
         client.maintain(node_ref::id_of(&node)?, request, dry_run).await?;
         if dry_run {
@@ -85,10 +85,10 @@ async fn begin(
     Ok(exit)
 }
 
-async fn end(shell: &mut Shell, nodes: &[String], dry_run: bool) -> Result<Exit, Failure> {
+async fn end(shell: &mut Shell, chosen: ChosenArgs, dry_run: bool) -> Result<Exit, Failure> {
     let client = shell.client()?;
     let mut exit = Exit::Done;
-    for node in node_ref::find_all(&client, nodes).await? {
+    for node in chosen.find(&client).await? {
         let name = node_ref::name_of(&node)?;
         if node.maintenance.is_none() {
             shell.printer.note(&format!("node {name} is not in maintenance"));

@@ -5,6 +5,7 @@ use hoist_api::inventory::ProtectRequest;
 use hoist_model::Exit;
 
 use super::Shell;
+use super::chosen::ChosenArgs;
 use crate::edit;
 use crate::failure::Failure;
 use crate::node_ref;
@@ -12,11 +13,10 @@ use crate::node_ref;
 /// Forbid that nodes are wiped, powered, reinstalled or removed
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist node protect n1 --reason 'holds the only copy'\n  \
-    hoist node protect n1 --off")]
+    hoist node protect n1 --off\n  hoist node protect -l 'role:storage' --reason data")]
 pub(super) struct ProtectArgs {
-    /// Name, id, xname, MAC, nid or address
-    #[arg(value_name = "NODE", required = true)]
-    nodes: Vec<String>,
+    #[command(flatten)]
+    chosen: ChosenArgs,
 
     /// Allow it again
     #[arg(long, conflicts_with = "reason")]
@@ -26,7 +26,7 @@ pub(super) struct ProtectArgs {
     #[arg(long)]
     reason: Option<String>,
 
-    /// Show what would be done, change nothing
+    /// Show the change without making it
     #[arg(long)]
     dry_run: bool,
 }
@@ -35,8 +35,9 @@ impl ProtectArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let mut exit = Exit::Done;
-        for node in node_ref::find_all(&client, &self.nodes).await? {
-            let (id, name) = (node_ref::id_of(&node)?, node_ref::name_of(&node)?);
+        for node in self.chosen.find(&client).await? {
+            let id = node_ref::id_of(&node)?;
+            let name = node_ref::name_of(&node)?;
             let done = match (&node.protection, self.off) {
                 (None, true) => true,
                 (Some(known), false) => self.reason.is_none() || known.reason == self.reason,

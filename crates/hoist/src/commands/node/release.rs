@@ -14,8 +14,8 @@ use crate::node_ref;
 
 /// Take fields of an imported node over from its source
 ///
-/// A node that is imported belongs to its source: what the source knows cannot be changed here.
-/// A released field is people's from then on, and imports leave it alone.
+/// An imported node belongs to its source: the fields of the source cannot be changed here. A
+/// released field belongs to people from then on, and imports leave it alone.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist node release n1 role groups\n  \
     hoist node release n1 role --back")]
@@ -32,7 +32,7 @@ pub(super) struct ReleaseArgs {
     #[arg(long)]
     back: bool,
 
-    /// Show what would be done, change nothing
+    /// Show the change without making it
     #[arg(long)]
     dry_run: bool,
 }
@@ -57,16 +57,16 @@ impl ReleaseArgs {
         }
         let list = if after.is_empty() { "nothing".to_owned() } else { joined(after.iter()) };
         if after == before {
-            shell.printer.note(&format!("node {name}: people have {list} already"));
+            shell.printer.note(&format!("node {name}: {list} already released"));
             return Ok(Exit::Done);
         }
         let request = ReleaseRequest { fields: after.into_iter().collect() };
         client.release(node_ref::id_of(&node)?, &request, self.dry_run).await?;
         if self.dry_run {
-            let what = format!("leave {list} of node {name} to people");
+            let what = format!("release {list} of node {name}");
             return edit::would(&mut shell.printer, &what);
         }
-        shell.printer.note(&format!("node {name}: people have {list}"));
+        shell.printer.note(&format!("node {name}: {list} released"));
         Ok(Exit::Done)
     }
 }

@@ -10,6 +10,9 @@ use crate::failure::Failure;
 use crate::node_ref;
 
 /// Remove nodes
+///
+/// Asks before it removes anything. Without a terminal it needs `-y`, or `--affects` with the number
+/// of nodes.
 #[derive(Debug, Args)]
 #[command(
     visible_alias = "rm",
@@ -31,6 +34,13 @@ impl RemoveArgs {
         if nodes.is_empty() {
             shell.printer.note("no nodes");
             return Ok(Exit::Done);
+        }
+        let asks = shell.printer.interactive();
+        if !asks && !self.write.yes && !self.write.dry_run && self.write.affects.is_none() {
+            let message = format!("nodes to remove: {}; the removal is not confirmed", nodes.len());
+            return Err(Failure::refused(message).with_hint(
+                "there is no terminal to ask on; repeat with `-y`, or with `--dry-run`",
+            ));
         }
         let target = |node| node_ref::name_of(node).map(|name| format!("{}/{name}", Kind::Node));
         let targets = nodes.iter().map(target).collect::<Result<_, _>>()?;

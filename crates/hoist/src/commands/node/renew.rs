@@ -12,9 +12,9 @@ use crate::node_ref;
 
 /// Make nodes the next generation of themselves
 ///
-/// cloud-init sees a new instance the next time such a node boots, and runs again what it runs once
-/// per instance. All tokens that were made for the node so far are refused from now on: those in
-/// seed URLs, and those it was armed with. Nodes that are protected are not renewed.
+/// cloud-init sees a new instance at the next boot of such a node, and runs its once-per-instance
+/// modules again. All earlier tokens of the node are refused from now on: those in seed URLs, and
+/// those it was enrolled with. Protected nodes are not renewed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist node renew n1\n  hoist node renew n1 n2 --dry-run\n  \
     hoist node renew -l 'label:rack=7' --affects 64")]

@@ -10,12 +10,12 @@ use crate::edit::WriteArgs;
 use crate::failure::Failure;
 use crate::node_ref;
 
-/// Erase the disks of a node and let it boot nothing more
+/// Erase the disks of a node and stop booting it
 ///
-/// The node boots the agent, which erases every disk that its `ProvisionProfile` names and looks that
-/// nothing is left. Then the node is disabled and turned away when it asks what to boot; what was
-/// erased and how is in `hoist provision status NODE -o json`. If erasing fails the node is held, and
-/// is not free for anything else before it was looked at. Nodes that are protected are not retired.
+/// The node boots the provisioning agent, which erases every disk that its `ProvisionProfile` names
+/// and verifies the erasure. Then the node is disabled and its boot requests are refused; the
+/// erasure report is in `hoist provision status NODE -o json`. If erasing fails the node is held
+/// until an operator has examined it. Protected nodes are not retired.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist node retire n1 --dry-run\n  \
     hoist node retire n1 --profile all-disks --watch")]

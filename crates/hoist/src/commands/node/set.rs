@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::input::Documents;
 use crate::node_ref;
 
-/// Change nodes; what is not named stays as it is
+/// Change nodes; other fields stay unchanged
 ///
-/// All nodes are changed in one transaction. If somebody else changes the site in between, the
-/// change is worked out again on top of theirs.
+/// All nodes are changed in one transaction. If the site changes in between, the change is computed
+/// again.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  hoist node set n1 --role login --label rack=7 --label old-\n  \
@@ -43,7 +43,7 @@ pub(super) struct SetArgs {
 impl SetArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         if self.spec.is_empty() {
-            return Err(Failure::usage("nothing is named to change")
+            return Err(Failure::usage("no change was given")
                 .with_hint("`hoist node set --help` lists what can be changed"));
         }
         let words: Vec<String> = self.selector.into_iter().collect();
@@ -55,7 +55,7 @@ impl SetArgs {
                 None => node_ref::find_all(&client, &self.nodes).await?,
             };
             if nodes.is_empty() {
-                return Err(Failure::missing("node that the selector matches"));
+                return Err(Failure::missing("a node that matches the selector"));
             }
             let mut boots = HashMap::new();
             for node in nodes {

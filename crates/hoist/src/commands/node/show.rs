@@ -37,7 +37,7 @@ impl ShowArgs {
             Output::Table | Output::Wide => {
                 shell.printer.yaml(&node)?;
                 let id = node_ref::id_of(&node)?.to_string();
-                // Whoever may not see them, or has none, sees the node all the same.
+                // The node is shown even if its facts are missing or not readable for this token.
                 if let Ok(found) = client.facts(&id).await {
                     shell.printer.line(format!("# {}", plain(&summary(&found))))?;
                 }
@@ -47,7 +47,7 @@ impl ShowArgs {
     }
 }
 
-/// What the agent of a node found there, shortly.
+/// A summary of the facts that the node's agent reported.
 fn summary(found: &NodeFacts) -> String {
     let facts = &found.facts;
     let size = |value: &Value| value.as_u64().map(size).unwrap_or_default();
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_machine_has_is_said_in_a_line() {
+    fn hardware_is_summarised_in_one_line() {
         let found: NodeFacts = serde_json::from_value(json!({
             "node": "n1", "id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "at": "2026-01-02T03:04:05Z",
             "facts": {

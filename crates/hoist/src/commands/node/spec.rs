@@ -51,11 +51,11 @@ struct OnInterface<'a> {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Description of the node")]
 pub(super) struct SpecArgs {
-    /// What it is for; `-` for none
+    /// Role; `-` for none
     #[arg(long, value_name = "ROLE", allow_hyphen_values = true)]
     role: Option<Setting<Role>>,
 
-    /// What it is for among those of its role; `-` for none
+    /// Subrole; `-` for none
     #[arg(long, value_name = "ROLE", allow_hyphen_values = true)]
     subrole: Option<Setting<Role>>,
 
@@ -209,8 +209,8 @@ impl SpecArgs {
                     labels.remove(&parsed::<LabelKey>(key)?);
                 }
                 (None, None) => {
-                    return Err(Failure::usage(format!("`{word}` is no label"))
-                        .with_hint("write `KEY=VALUE` to set one, `KEY-` to take it away"));
+                    return Err(Failure::usage(format!("`{word}` is not a label"))
+                        .with_hint("write `KEY=VALUE` to set one, `KEY-` to remove it"));
                 }
             }
         }
@@ -264,7 +264,7 @@ impl SpecArgs {
                     addresses.remove(place);
                 }
                 (false, None) => {
-                    return Err(Failure::usage(format!("the node does not have `{value}` there")));
+                    return Err(Failure::usage(format!("the node has no such value `{value}`")));
                 }
             }
         }
@@ -287,7 +287,7 @@ impl SpecArgs {
     }
 }
 
-/// The place of the interface that is meant when none is named.
+/// The index of the default interface.
 fn meant(spec: &NodeSpec, boots: Option<&InterfaceName>) -> Option<usize> {
     let booting =
         boots.and_then(|name| spec.interfaces.iter().position(|interface| interface.name == *name));
@@ -329,7 +329,7 @@ fn on_interface(word: &str) -> Result<OnInterface<'_>, Failure> {
 fn address(text: &str) -> Result<IpNet, Failure> {
     let with_prefix = text.parse::<IpNet>().ok();
     with_prefix.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)).ok_or_else(|| {
-        Failure::usage(format!("`{text}` is no address"))
+        Failure::usage(format!("`{text}` is not an IP address"))
             .with_hint("write it with its prefix length: `10.1.0.7/16`")
     })
 }
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_named_changes_nothing() {
+    fn no_arguments_change_nothing() {
         let args = Only::try_parse_from(["set"]).unwrap().args;
         assert!(args.is_empty());
         assert_eq!(fresh(&[]), NodeSpec::default());
@@ -479,14 +479,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_before_anything_is_asked() {
+    fn impossible_values_are_refused_before_any_request() {
         let spec = NodeSpec::default();
         assert!(set(&["--ip", "10.1.0.1/16"], &spec).is_err(), "no interface");
         assert!(set(&["--ip", "-ens1=10.1.0.1/16"], &spec).is_err(), "no such interface");
         assert!(set(&["--mac", "kettle"], &spec).is_err());
         let broadcast = set(&["--mac", "ff:ff:ff:ff:ff:ff"], &spec).unwrap_err();
         assert!(matches!(broadcast, Failure::Documents(_)), "{broadcast}");
-        assert!(Only::try_parse_from(["set", "--nid", "0"]).is_err());
+        assert!(Only::try_parse_from(["set", "--nid=-1"]).is_err());
         assert!(Only::try_parse_from(["set", "--arch", "z80"]).is_err());
         assert!(Only::try_parse_from(["set", "--enable", "--disable"]).is_err());
     }

@@ -32,7 +32,7 @@ pub(super) struct SwapArgs {
     #[arg(long, value_name = "SPARE")]
     with: Option<String>,
 
-    /// Show what would be done, change nothing
+    /// Show the change without making it
     #[arg(long)]
     dry_run: bool,
 }
@@ -63,7 +63,7 @@ impl SwapArgs {
         Ok(Exit::Done)
     }
 
-    /// What happens to the MACs, all of which must be the node's.
+    /// The change of the MACs, all of which must be the node's.
     fn replaced(&self, node: &Node) -> Result<String, Failure> {
         let name = node_ref::name_of(node)?;
         let mut parts = Vec::new();

@@ -1,5 +1,5 @@
-//! `hoist plugin pack`: plug-ins as an archive that a kernel unpacks behind the image of the agent,
-//! so that machines carry what they need and no more.
+//! `hoist plugin pack`: plug-ins as an archive that a kernel unpacks behind the agent's image, so
+//! that machines carry only the plug-ins they need.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub(super) struct PackArgs {
     #[arg(long)]
     add: bool,
 
-    /// The artifact's name; `plugin-NAME-ARCH` for one plug-in unless said otherwise
+    /// The artifact's name; `plugin-NAME-ARCH` by default, for one plug-in
     #[arg(long, requires = "add", value_parser = word::<ArtifactName>)]
     name: Option<ArtifactName>,
 
@@ -65,7 +65,7 @@ pub(super) struct PackArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Packed {
+struct PackedArchive {
     path: PathBuf,
     bytes: usize,
     sha256: Digest,
@@ -82,8 +82,8 @@ pub(super) async fn pack(shell: &mut Shell, args: &PackArgs) -> Result<Exit, Fai
     let isolation = Arc::new(serve::plugin_isolation(&shell.connection)?);
     let (plugins, provides) = put_plugins(&mut tree, directory, &isolation)?;
     if plugins.is_empty() {
-        let what = format!("there are no plug-ins in `{}`", directory.display());
-        let hint = format!("their files are called `{PREFIX}NAME` and `{DRIVER_PREFIX}NAME`");
+        let what = format!("`{}` contains no plug-ins", directory.display());
+        let hint = format!("name their files `{PREFIX}NAME` or `{DRIVER_PREFIX}NAME`");
         return Err(Failure::usage(what).with_hint(hint));
     }
     for program in STARTED_WITH {
@@ -93,7 +93,7 @@ pub(super) async fn pack(shell: &mut Shell, args: &PackArgs) -> Result<Exit, Fai
         put_as_it_is(&mut tree, path)?;
     }
     let archive = tree.archive();
-    let packed = Packed {
+    let packed = PackedArchive {
         path: out.clone(),
         provides,
         bytes: archive.len(),
@@ -110,8 +110,9 @@ pub(super) async fn pack(shell: &mut Shell, args: &PackArgs) -> Result<Exit, Fai
     match shell.printer.output() {
         Output::Json | Output::Yaml => shell.printer.value(&packed)?,
         Output::Table | Output::Wide | Output::Name => {
-            let Packed { path, bytes, sha256, plugins, files, .. } = &packed;
-            let (path, plugins) = (path.display(), plugins.join(", "));
+            let PackedArchive { path, bytes, sha256, plugins, files, .. } = &packed;
+            let path = path.display();
+            let plugins = plugins.join(", ");
             shell.printer.line(format!("{path}: {bytes} bytes, {files} files, sha256:{sha256}"))?;
             shell.printer.line(format!("holds {plugins}"))?;
         }
@@ -135,14 +136,14 @@ pub(super) async fn pack(shell: &mut Shell, args: &PackArgs) -> Result<Exit, Fai
 }
 
 impl PackArgs {
-    fn artifact(&self, packed: &Packed) -> Result<ArtifactName, Failure> {
+    fn artifact(&self, packed: &PackedArchive) -> Result<ArtifactName, Failure> {
         if let Some(name) = &self.name {
             return Ok(name.clone());
         }
         let actions: Vec<_> =
             packed.plugins.iter().filter_map(|p| p.strip_prefix(PREFIX)).collect();
         let [action] = actions[..] else {
-            return Err(Failure::usage("there is more than one plug-in in it")
+            return Err(Failure::usage("the archive has more than one plug-in")
                 .with_hint("name the artifact with `--name`, or pack them one by one"));
         };
         let name = format!("plugin-{action}-{}", self.arch.as_str());
@@ -150,7 +151,7 @@ impl PackArgs {
     }
 }
 
-/// All plug-ins of a directory with what they call. One that is none is named.
+/// All plug-ins of a directory with the programs they call. A file that is no plug-in is reported.
 fn put_plugins(
     tree: &mut Tree,
     directory: &Path,
@@ -191,13 +192,13 @@ fn put_plugins(
     Ok((names, provides))
 }
 
-/// Of what a plug-in reads, the sections that hoist has not.
+/// The sections of a plug-in that are not hoist's own.
 fn of_others(mut sections: Vec<String>) -> Vec<String> {
     sections.retain(|section| section.contains('/'));
     sections
 }
 
-/// What the first line of a script names: a program, and the one that `env` starts.
+/// The interpreter of a script's first line, and the program that `env` starts.
 fn interpreters(content: &[u8]) -> Vec<String> {
     let line = content.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let Some(line) = line.strip_prefix(b"#!").and_then(|line| str::from_utf8(line).ok()) else {
@@ -213,7 +214,7 @@ fn interpreters(content: &[u8]) -> Vec<String> {
 fn put_program(tree: &mut Tree, name: &str) -> Result<(), Failure> {
     let wrong = |error: programs::ProgramError| {
         Failure::usage(error.to_string())
-            .with_hint("install what the plug-in calls on this machine; it is taken from here")
+            .with_hint("install the programs that the plug-in calls on this machine; they are copied from here")
     };
     let path = if name.starts_with('/') {
         PathBuf::from(name)
@@ -260,6 +261,6 @@ fn is_small(tree: &Tree) -> Result<(), Failure> {
     if size <= MAX_ARCHIVE {
         return Ok(());
     }
-    let what = format!("{size} bytes are more than an archive may hold, which are {MAX_ARCHIVE}");
-    Err(Failure::usage(what).with_hint("leave some of it out"))
+    let what = format!("the archive has {size} bytes; at most {MAX_ARCHIVE} are allowed");
+    Err(Failure::usage(what).with_hint("leave out some files"))
 }

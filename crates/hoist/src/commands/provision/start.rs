@@ -1,7 +1,7 @@
 //! `hoist provision start`.
 
 use clap::Args;
-use hoist_api::provision::{How, StartRequest, Started};
+use hoist_api::provision::{How, StartRequest, StartResult};
 use hoist_model::{Exit, Name};
 
 use super::Shell;
@@ -11,13 +11,13 @@ use crate::edit::WriteArgs;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer};
 
-/// Provision nodes: boot the agent on them and let it make their disks what a profile says
+/// Provision nodes: boot the provisioning agent and apply a profile to their disks
 ///
-/// Each node gets the `ProvisionProfile` that is closest to it. The next time it boots from the
-/// network it boots the agent, which takes its document, writes the disks, and reports; from then on
-/// the node boots its disk. What is on the disks that the profile names is destroyed as far as the
-/// profile and `--wipe` allow it. Nodes that are protected, or installed, stop the whole command;
-/// nodes in maintenance are left out.
+/// Each node gets the `ProvisionProfile` with the most specific selector. At its next network boot
+/// it boots the agent, which fetches its document, writes the disks, and reports; from then on the
+/// node boots its disk. The content of the disks that the profile names is destroyed as far as the
+/// profile and `--wipe` allow it. Protected or installed nodes stop the whole command; nodes in
+/// maintenance are left out.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist provision start node:n1\n  \
     hoist provision start role:compute --canary 2 --at-once 16 --affects 128\n  \
@@ -35,16 +35,16 @@ pub(super) struct StartArgs {
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Name>,
 
-    /// With what each node had before what it has now, or was to have: the profile and the images of
-    /// its last run that ended well
+    /// Install the previous installation of each node again: the profile and the images of its last
+    /// successful run before the current one
     #[arg(long, conflicts_with_all = ["profile", "only"])]
     previous: bool,
 
-    /// Only these actions, such as `config_drive,boot`; what they need has to be there
+    /// Only these actions, such as `config_drive,boot`; their prerequisites must be done
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// What of others may be destroyed on the disks, besides what the profile says; `any` for all
+    /// Kinds of foreign content that may be destroyed besides those of the profile; `any` for all
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     wipe: Vec<String>,
 
@@ -65,8 +65,8 @@ pub(super) struct StartArgs {
     #[arg(long)]
     allow_root_change: bool,
 
-    /// Give secrets also to nodes without an address of their own in the inventory: whoever shows the
-    /// token of such a node first is taken for it
+    /// Give secrets also to nodes without an address of their own in the inventory: the first
+    /// client with the token of such a node is taken for the node
     #[arg(long)]
     secrets_without_address: bool,
 
@@ -132,7 +132,7 @@ pub(crate) async fn begin(
     let count = plan.nodes.len();
     if plan.needs_affects && write.affects != Some(count) {
         return Err(Failure::refused(format!("this affects {count} nodes"))
-            .with_hint(format!("`--affects {count}` says that you mean it")));
+            .with_hint(format!("confirm with `--affects {count}`")));
     }
     let ask = shell.printer.interactive() && !write.yes && write.affects.is_none();
     if ask && !shell.printer.ask(&format!("{count} nodes are {what}. Go on?"))? {
@@ -153,7 +153,7 @@ pub(crate) async fn begin(
     Ok(Exit::Done)
 }
 
-fn report(printer: &mut Printer, started: &Started) -> Result<(), Failure> {
+fn report(printer: &mut Printer, started: &StartResult) -> Result<(), Failure> {
     match printer.output() {
         Output::Json | Output::Yaml => printer.value(started)?,
         Output::Name => match &started.run {

@@ -3,9 +3,10 @@
 use clap::Args;
 use hoist_api::client::Client;
 use hoist_api::provision::{
-    Counts, Erasure, ErasureVerdict, Finding, NodeRunState, Progress, Run, RunNode, RunState,
-    ShownKey,
+    Counts, Erasure, ErasureVerdict, NodeDiagnostic, NodeRunState, Progress, Run, RunNode,
+    RunState, ShownKey,
 };
+use hoist_diagnostic::Diagnostic;
 use hoist_model::Exit;
 
 use super::{Shell, shown_key};
@@ -13,14 +14,15 @@ use crate::failure::Failure;
 use crate::printer::{Output, Printer, plain};
 use crate::table::Table;
 
-/// Problems told of one node in a table; `-o json` has all.
+/// Limit of problems per node in a table; `-o json` has all.
 const MAX_TOLD: usize = 3;
 
-/// Show how far runs and their nodes are
+/// Show the progress of runs and their nodes
 ///
-/// Without a name, lists the runs. With a run, `last`, or a node, shows its nodes: what the agent
-/// does, how many bytes it has written and how fast, and what went wrong. Ends with 0 if all is done,
-/// with 1 if a node failed, with 4 if it goes on or waits for people, with 8 if it was aborted.
+/// Without a name, lists the runs. With a run, `last`, or a node, shows its nodes: the current step
+/// of the agent, the written bytes and their rate, and failures. Exits with 0 if all is done, with
+/// 1 if a node failed, with 4 if the run continues or waits for an operator, with 8 if it was
+/// aborted.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  hoist provision status\n  hoist provision status last --watch\n  \
@@ -91,13 +93,13 @@ pub(super) fn line(node: &RunNode) -> String {
     format!("{} {}{how}", node.node, state(node))
 }
 
-/// What is under way to take it back is not what was ordered first.
+/// An undo in progress is shown instead of the original state.
 pub(super) fn state(node: &RunNode) -> String {
     let undo = node.undo && !matches!(node.state, NodeRunState::Undone);
     if undo { format!("{} (undo)", node.state) } else { node.state.to_string() }
 }
 
-/// `run 01m7… running (1 under way, 2 done)`.
+/// `run 01m7… running (1 running, 2 done)`.
 pub(super) fn headline(run: &Run) -> String {
     let why = run.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     format!("run {} {}{why} ({})", run.run, run.state, told(run.counts))
@@ -132,8 +134,8 @@ pub(super) fn show(printer: &mut Printer, run: &Run) -> Result<(), Failure> {
 /// Who else has the token of a node, and how it is let in.
 pub(super) fn keys(node: &RunNode) -> Vec<String> {
     let name = &node.node;
-    let enrolled = node.enrolled.iter().filter(|_| !node.quarantined.is_empty());
-    let enrolled = enrolled.map(|key| format!("{name}: key {} has the token", shown_key(key)));
+    let claimed = node.claimed.iter().filter(|_| !node.quarantined.is_empty());
+    let claimed = claimed.map(|key| format!("{name}: key {} has the token", shown_key(key)));
     let quarantined = node.quarantined.iter().map(|key| {
         let ShownKey { key: print, .. } = key;
         format!(
@@ -141,13 +143,14 @@ pub(super) fn keys(node: &RunNode) -> Vec<String> {
             shown_key(key)
         )
     });
-    let elsewhere = node.elsewhere.iter().map(|from| {
-        format!("{name}: its token was also fetched or shown from {from}, and is refused there")
-    });
-    enrolled.chain(quarantined).chain(elsewhere).collect()
+    let elsewhere = node
+        .elsewhere
+        .iter()
+        .map(|from| format!("{name}: the token was also used from {from} and is refused there"));
+    claimed.chain(quarantined).chain(elsewhere).collect()
 }
 
-/// What people should know, or how far it is.
+/// The note for operators, or the progress.
 pub(super) fn doing(node: &RunNode) -> String {
     match &node.note {
         Some(note) => plain(note),
@@ -175,7 +178,8 @@ fn shown(progress: &Progress) -> String {
 
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (mut tenths, mut unit) = (u128::from(bytes) * 10, 0);
+    let mut tenths = u128::from(bytes) * 10;
+    let mut unit = 0;
     while tenths >= 10_240 && unit + 1 < UNITS.len() {
         tenths /= 1024;
         unit += 1;
@@ -187,15 +191,16 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 pub(super) fn problems(node: &RunNode) -> Vec<String> {
-    let told = |found: &Finding| {
-        let Finding { code, class, place, what, hint, evidence, .. } = found;
-        let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
+    let told = |found: &NodeDiagnostic| {
+        let NodeDiagnostic { code, class, diagnostic, evidence, .. } = found;
+        let Diagnostic { at, message, hint } = diagnostic;
+        let place = if at.is_empty() { String::new() } else { format!("{at}: ") };
         let hint = hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
         let seen = match evidence.as_slice() {
             [] => String::new(),
             seen => format!(" [{}]", seen.join(", ")),
         };
-        plain(&format!("{}: {place}{what} ({code}, {class}){hint}{seen}", node.node))
+        plain(&format!("{}: {place}{message} ({code}, {class}){hint}{seen}", node.node))
     };
     node.problems.iter().take(MAX_TOLD).map(told).collect()
 }
@@ -204,7 +209,7 @@ pub(super) fn erasures(node: &RunNode) -> impl Iterator<Item = String> {
     node.erased.iter().map(|erasure| plain(&format!("{}: {}", node.node, erased(erasure))))
 }
 
-/// `disk os erased by sanitize_crypto: nvme0n1, serial S1, 894 GiB; 64 places read back, … UTC`.
+/// `disk os erased by sanitize_crypto: nvme0n1, serial S1, 894 GiB; 64 samples read back, … UTC`.
 fn erased(erasure: &Erasure) -> String {
     let Erasure { disk, kernel_name, serial, wwn, size: bytes, method, ended, .. } = erasure;
     let named = [("serial", serial), ("wwn", wwn)].into_iter();
@@ -213,15 +218,16 @@ fn erased(erasure: &Erasure) -> String {
         [kernel_name.clone()].into_iter().chain(named).chain([size(*bytes)]).collect();
     let who = who.join(", ");
     if erasure.verdict == ErasureVerdict::NotErased {
-        let reason = erasure.reason.as_deref().unwrap_or("nobody says why");
+        let reason = erasure.reason.as_deref().unwrap_or("no reason was given");
         return format!("disk {disk} NOT erased by {method}: {who}; {reason}");
     }
-    let held = erasure.held.map(|held| format!(", {held} of them held something before"));
+    let held = erasure.held.map(|held| format!(", {held} of them held data before"));
     let says = erasure.says.as_ref().map(|says| format!(", {says}"));
-    let (held, says) = (held.unwrap_or_default(), says.unwrap_or_default());
+    let held = held.unwrap_or_default();
+    let says = says.unwrap_or_default();
     let samples = erasure.samples;
     format!(
-        "disk {disk} erased by {method}: {who}; {samples} places read back{held}{says}; {ended}"
+        "disk {disk} erased by {method}: {who}; {samples} samples read back{held}{says}; {ended}"
     )
 }
 
@@ -267,7 +273,7 @@ mod tests {
         let node: RunNode = serde_json::from_value(serde_json::json!({
             "node": "n1", "id": hoist_model::NodeId::from_bits(1), "run": "r", "profile": "p",
             "state": "working", "since": "2026-01-02T03:04:05Z", "attempt": 1,
-            "enrolled": {"key": "aa", "at": "2026-01-02T03:04:05Z", "from": "10.0.0.1"},
+            "claimed": {"key": "aa", "at": "2026-01-02T03:04:05Z", "from": "10.0.0.1"},
             "quarantined": [{"key": "bb", "at": "2026-01-02T03:04:06Z", "from": "10.0.0.2"}],
             "elsewhere": ["10.0.0.3"],
         }))
@@ -278,7 +284,7 @@ mod tests {
                 "n1: key aa from 10.0.0.1 at 2026-01-02T03:04:05Z has the token",
                 "n1: key bb from 10.0.0.2 at 2026-01-02T03:04:06Z is quarantined; `hoist provision \
                  retry n1 --key bb` lets it in",
-                "n1: its token was also fetched or shown from 10.0.0.3, and is refused there",
+                "n1: the token was also used from 10.0.0.3 and is refused there",
             ]
         );
     }
@@ -294,8 +300,8 @@ mod tests {
         .unwrap();
         assert_eq!(
             erased(&erasure),
-            "disk os erased by sanitize_crypto: nvme0n1, serial S1, 1.0 GiB; 64 places read back, 9 \
-             of them held something before, sanitize status 0x0101; 2026-01-02T03:04:06Z"
+            "disk os erased by sanitize_crypto: nvme0n1, serial S1, 1.0 GiB; 64 samples read back, 9 \
+             of them held data before, sanitize status 0x0101; 2026-01-02T03:04:06Z"
         );
         erasure.verdict = ErasureVerdict::NotErased;
         erasure.reason = Some("the disk refused the command with status 0x002".to_owned());

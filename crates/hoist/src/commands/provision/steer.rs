@@ -1,7 +1,7 @@
 //! `hoist provision retry`, `abort` and `undo`.
 
 use clap::Args;
-use hoist_api::provision::{SteerRequest, Steered};
+use hoist_api::provision::{SteerRequest, SteerResult};
 use hoist_model::Exit;
 
 use super::Shell;
@@ -15,7 +15,7 @@ pub(super) struct SteerArgs {
     #[arg(value_name = "RUN|NODE", default_value = "last")]
     name: String,
 
-    /// Show what would be done, change nothing; ends with 20 if there is something to do
+    /// Show the plan without changing anything; exits with 20 if there is something to do
     #[arg(long)]
     dry_run: bool,
 
@@ -29,7 +29,7 @@ pub(super) struct UndoArgs {
     #[command(flatten)]
     steer: SteerArgs,
 
-    /// Leave disks as they are: only what the nodes boot is taken back
+    /// Leave disks as they are: restore only the boot state of the nodes
     #[arg(long)]
     boot_only: bool,
 
@@ -91,8 +91,8 @@ impl SteerArgs {
             return Ok(if changes { Exit::WouldChange } else { Exit::Done });
         }
         if plan.nodes.is_empty() {
-            shell.printer.note(&format!("there is nothing to {what} in run {}", run.run));
-            report(shell, &Steered { dry_run: false, ..plan }, what)?;
+            shell.printer.note(&format!("nothing to {what} in run {}", run.run));
+            report(shell, &SteerResult { dry_run: false, ..plan }, what)?;
             return Ok(Exit::Done);
         }
         let ask = shell.printer.interactive() && !self.yes;
@@ -107,7 +107,7 @@ impl SteerArgs {
     }
 }
 
-fn report(shell: &mut Shell, steered: &Steered, what: &str) -> Result<(), Failure> {
+fn report(shell: &mut Shell, steered: &SteerResult, what: &str) -> Result<(), Failure> {
     let printer = &mut shell.printer;
     match printer.output() {
         Output::Json | Output::Yaml => printer.value(steered)?,
@@ -125,7 +125,7 @@ fn report(shell: &mut Shell, steered: &Steered, what: &str) -> Result<(), Failur
     }
     if steered.dry_run && steered.needs_affects {
         let count = steered.nodes.len();
-        printer.note(&format!("it is about so many nodes that it needs `--affects {count}`"));
+        printer.note(&format!("confirm the number of nodes with `--affects {count}`"));
     }
     Ok(())
 }

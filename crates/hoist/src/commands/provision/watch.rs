@@ -1,23 +1,23 @@
 //! `hoist provision status --watch`: a run until it is over.
 //!
-//! On a terminal the same lines are made anew again and again, elsewhere there is a line whenever
-//! something is another. A controller that is away for a while is waited for: the run goes on where
-//! it was, and so do we.
+//! On a terminal the same lines are redrawn, elsewhere each change prints a line. If the controller
+//! is unreachable, the command waits and continues where it was.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use hoist_api::client::{Client, ClientError};
 use hoist_api::provision::{NodeRunState, Run, RunNode, RunState};
+use hoist_diagnostic::chain;
 use hoist_model::Exit;
 use rustix::termios::tcgetwinsize;
 
 use super::Shell;
 use super::status::{doing, erasures, exit, find, headline, keys, line, problems, show, state};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::printer::{Output, Printer, is_dumb};
 
-/// How often it is looked at, and at a large run.
+/// Poll interval, and that of a large run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOK_AT_MANY_EVERY: Duration = Duration::from_secs(2);
 const MANY: usize = 200;
@@ -29,7 +29,9 @@ const USUAL: (usize, usize) = (80, 24);
 pub(super) async fn watch(shell: &mut Shell, client: &Client, name: &str) -> Result<Exit, Failure> {
     let people = matches!(shell.printer.output(), Output::Table | Output::Wide);
     let is_live = people && shell.printer.interactive() && !is_dumb();
-    let (mut drawn, mut before, mut is_away) = (0, None, false);
+    let mut drawn = 0;
+    let mut before = None;
+    let mut is_away = false;
     loop {
         let run = match find(client, name).await {
             Err(Failure::Client(
@@ -47,7 +49,7 @@ pub(super) async fn watch(shell: &mut Shell, client: &Client, name: &str) -> Res
         is_away = false;
         let is_over = run.state != RunState::Running;
         if is_live {
-            // Up to where it began, and everything below is made anew.
+            // Moves up to the first line and redraws everything below.
             let up = if drawn > 0 { format!("\x1b[{drawn}A\x1b[J") } else { String::new() };
             let (columns, rows) = size();
             let lines = if is_over { Vec::new() } else { lines(&run, columns, rows) };
@@ -78,11 +80,11 @@ fn size() -> (usize, usize) {
     size.map_or(USUAL, |(columns, rows)| (columns.into(), rows.into()))
 }
 
-/// Each is shorter than a line of the terminal, and all of them fit on it: what has scrolled away
-/// cannot be made anew. What went wrong goes first, then what is under way.
+/// Each line is shorter than the terminal, and all of them fit on it: lines that have scrolled away
+/// cannot be redrawn. Failures come first, then running nodes.
 fn lines(run: &Run, columns: usize, rows: usize) -> Vec<String> {
     let mut all = vec![headline(run)];
-    // The terminal scrolls if its last line is used too, and one says what is left out.
+    // The terminal scrolls if its last line is used too, and one line counts the omitted nodes.
     let room = rows.saturating_sub(3).max(1);
     let mut nodes: Vec<&RunNode> = run.nodes.iter().collect();
     if nodes.len() > room {
@@ -108,7 +110,7 @@ fn urgency(node: &RunNode) -> u8 {
         _ if node.note.is_some() && node.state.is_active() => 1,
         NodeRunState::Working => 2,
         NodeRunState::Booting | NodeRunState::Starting => 3,
-        NodeRunState::Armed => 4,
+        NodeRunState::Pending => 4,
         NodeRunState::Aborted => 5,
         NodeRunState::Waiting => 6,
         NodeRunState::Done | NodeRunState::Undone => 7,

@@ -1,9 +1,9 @@
-//! What holds for every layout.
+//! Properties of every layout.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::table::Geometry;
+use crate::partition_table::Geometry;
 
 /// As a person would write it.
 fn size() -> impl Strategy<Value = String> {
@@ -14,7 +14,7 @@ fn size() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Partitions of somebody: (gap before, length) in sectors, which need not be aligned.
+/// Foreign partitions: (room before, length) in sectors, which need not be aligned.
 type There = Vec<(u64, u64)>;
 
 fn there(sector: u64, size: u64, gaps: &There) -> Vec<PartitionFacts> {
@@ -41,7 +41,7 @@ fn there(sector: u64, size: u64, gaps: &There) -> Vec<PartitionFacts> {
     parts
 }
 
-/// What somebody may have written to a disk to make us stumble.
+/// Hostile contents of a disk.
 fn any_disk() -> impl Strategy<Value = DiskFacts> {
     let edges = || prop_oneof![any::<u64>(), Just(0), Just(u64::MAX), 0..8 * GIB];
     let partition = (0..6_u32, edges(), edges(), any::<u128>());
@@ -54,7 +54,7 @@ fn any_disk() -> impl Strategy<Value = DiskFacts> {
             start,
             len,
             type_guid: None,
-            // Some of them are what a document keeps.
+            // Some of them are retained by a document.
             partuuid: Some(Uuid::from_u128(guid % 4)),
             name: String::new(),
             attributes: 0,
@@ -97,7 +97,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn partitions_are_aligned_and_apart_and_inside_and_beside_what_stays(
+    fn partitions_are_aligned_disjoint_and_beside_retained(
         is_large: bool,
         size in 8 * MIB..64 * GIB,
         sizes in proptest::collection::vec(size(), 0..8),
@@ -157,7 +157,7 @@ proptest! {
         for pair in sorted.windows(2) {
             prop_assert!(pair[0].range().end <= pair[1].start, "{:?}", pair);
         }
-        // What is new is in the order in which it was written, but for the rest, which is where
+        // New partitions are in the written order, except the rest, which is where
         // most is free.
         let in_order = partitions.iter().filter(|part| !part.retained).filter(|part| {
             let rest = sizes.iter().position(|size| size == "rest");
@@ -165,7 +165,7 @@ proptest! {
         });
         let starts: Vec<_> = in_order.map(|part| part.start).collect();
         prop_assert!(starts.is_sorted(), "{:?}", starts);
-        // What stays is as it was, and no range that may be written touches it.
+        // Retained partitions are unchanged, and no writable range overlaps them.
         for kept in &kept {
             let plan = partitions.iter().find(|part| part.partuuid == kept.partuuid.unwrap());
             let plan = plan.expect("it stays");
@@ -174,7 +174,7 @@ proptest! {
                 prop_assert!(range.end <= kept.start || range.start >= kept.start + kept.len);
             }
         }
-        // Sizes are at least what was said, and less than one piece more.
+        // Sizes are at least the declared ones, and less than one unit more.
         for (at, said) in sizes.iter().enumerate() {
             let id = format!("new{at}").parse().unwrap();
             let len = layout.partition(&id).expect("it").1.len;
@@ -195,7 +195,7 @@ proptest! {
         guids.sort_unstable();
         guids.dedup();
         prop_assert_eq!(guids.len(), partitions.len());
-        // And once it is there, it is what shall be.
+        // Once the layout is written, it is as desired.
         if !partitions.is_empty() {
             let again = plan(&document, &after(&layout, &facts)).expect("a plan");
             prop_assert!(again.disks[0].changes.iter().all(|change| change.what == Difference::Kept));

@@ -1,13 +1,13 @@
-//! The safety rules, each with what it refuses and what it lets through.
+//! The safety rules, each with refused and accepted layouts.
 
 use super::*;
 use crate::facts::{Bus, Busy, BusyReason, Firmware, Ours};
 
-fn refused(sections: Value, facts: &Facts, code: Code, place: &str) -> Diagnostic {
+fn refused(sections: Value, facts: &Facts, code: Code, place: &str) -> ProvisionDiagnostic {
     let mut found = plan_refused(&document(sections), facts);
     assert_eq!(found.len(), 1, "{found:#?}");
     let found = found.remove(0);
-    assert_eq!((found.code, found.place.as_str()), (code, place), "{found}");
+    assert_eq!((found.code, found.diagnostic.at.as_str()), (code, place), "{found}");
     found
 }
 
@@ -25,7 +25,7 @@ fn foreign_data_is_refused_unless_every_kind_of_it_is_named() {
         holding.signatures.push(signature(kind, SignaturePlace::Disk, 4096));
         let facts = machine([holding]);
         let found = refused(one_part(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
-        assert!(found.hint.expect("a hint").contains(&format!("wipe: [{kind}]")));
+        assert!(found.diagnostic.hint.expect("a hint").contains(&format!("wipe: [{kind}]")));
         let others: Vec<_> = SignatureKind::ALL.iter().filter(|k| **k != kind).collect();
         refused(one_part(json!(others)), &facts, Code::ForeignData, "disks.os.wipe");
         for wipe in [json!([kind]), json!("any")] {
@@ -36,7 +36,7 @@ fn foreign_data_is_refused_unless_every_kind_of_it_is_named() {
 }
 
 #[test]
-fn what_hoist_put_there_for_this_node_needs_no_naming_and_is_still_shown() {
+fn own_content_of_this_node_is_shown_without_naming() {
     let marked = |node: &str| {
         let mut used = used();
         for part in &mut used.table.as_mut().expect("a table").partitions {
@@ -59,7 +59,7 @@ fn mark(disk: &mut DiskFacts, node: &str, of_image: bool) {
 }
 
 #[test]
-fn a_disk_that_has_the_root_of_this_node_is_not_left_behind_unnoticed() {
+fn abandoned_root_disk_of_this_node_is_reported() {
     let with = |policy: Value| {
         json!({
             "policy": policy,
@@ -86,7 +86,7 @@ fn a_disk_that_has_the_root_of_this_node_is_not_left_behind_unnoticed() {
 }
 
 #[test]
-fn what_others_put_on_a_disk_of_hoists_is_foreign_as_everywhere() {
+fn foreign_content_on_our_disk_is_foreign() {
     let derived = |number: u32| {
         let id = format!("part-{number}").parse().expect("an id");
         Some(derive(Uuid::from_u128(5), "n1", &id))
@@ -101,18 +101,18 @@ fn what_others_put_on_a_disk_of_hoists_is_foreign_as_everywhere() {
     let found = refused(one_part(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
     assert_eq!(found.evidence.len(), 2, "the table that names it, and what is in it: {found}");
     laid_out(&document(one_part(json!(["gpt", "ext"]))), &facts);
-    // Nothing says what is in it.
+    // The contents of the partition are unknown.
     let mut raw = used.clone();
     raw.signatures.retain(|found| found.place != SignaturePlace::Partition(1));
     let found = refused(one_part(json!([])), &machine([raw]), Code::ForeignData, "disks.os.wipe");
-    assert!(found.what.ends_with("holds gpt"), "{found}");
-    // Somebody has made all of the disk something else, and the marker is still there.
+    assert!(found.diagnostic.message.ends_with("holds gpt"), "{found}");
+    // The whole disk has foreign contents, and the marker still exists.
     let mut whole = disk("sda", 4 * GIB);
     whole.signatures.push(signature(SignatureKind::Xfs, SignaturePlace::Disk, 0));
     mark(&mut whole, "n1", false);
     let facts = machine([whole]);
     let found = refused(one_part(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
-    assert!(found.what.ends_with("holds xfs"), "{found}");
+    assert!(found.diagnostic.message.ends_with("holds xfs"), "{found}");
     // An image brings partitions of its own.
     used.signatures.retain(|found| found.kind != SignatureKind::Hoist);
     mark(&mut used, "n1", true);
@@ -120,7 +120,7 @@ fn what_others_put_on_a_disk_of_hoists_is_foreign_as_everywhere() {
 }
 
 #[test]
-fn what_an_interrupted_run_left_is_gone_on_with() {
+fn interrupted_run_is_continued() {
     let left = |txn: &str| {
         let mut left = disk("sda", 8 * GIB);
         let mut at_work = signature(SignatureKind::Hoist, SignaturePlace::Partition(1), 17_408);
@@ -134,7 +134,7 @@ fn what_an_interrupted_run_left_is_gone_on_with() {
 }
 
 #[test]
-fn disks_that_are_not_named_are_in_no_plan() {
+fn unnamed_disks_are_in_no_plan() {
     let facts =
         machine([disk("sda", 4 * GIB), DiskFacts { kernel_name: "sdb".to_owned(), ..used() }]);
     let mut facts = facts;
@@ -145,7 +145,7 @@ fn disks_that_are_not_named_are_in_no_plan() {
 }
 
 #[test]
-fn a_disk_that_is_in_use_is_refused() {
+fn busy_disk_is_refused() {
     for reason in [
         BusyReason::Mount("/srv".to_owned()),
         BusyReason::Swap,
@@ -159,7 +159,7 @@ fn a_disk_that_is_in_use_is_refused() {
 }
 
 #[test]
-fn a_stack_of_ours_that_is_assembled_already_is_not_in_the_way() {
+fn own_assembled_stack_does_not_block_the_plan() {
     let group = json!({"storage": [
         part("a", "1 GiB"), {"pv": {"id": "p", "on": "a"}}, {"vg": {"id": "v", "on": ["p"]}},
     ]});
@@ -178,7 +178,7 @@ fn a_stack_of_ours_that_is_assembled_already_is_not_in_the_way() {
 }
 
 #[test]
-fn what_a_killed_run_has_put_together_is_stopped_and_what_others_have_is_not() {
+fn stacks_of_a_killed_run_are_stopped_and_foreign_ones_not() {
     let mut facts = disk("sda", 4 * GIB);
     let mut at_work = signature(SignatureKind::Hoist, SignaturePlace::Partition(1), 1 << 20);
     at_work.label = Some(TXN.to_owned());
@@ -209,13 +209,17 @@ fn leg(disk: &mut DiskFacts) {
 }
 
 #[test]
-fn a_stack_is_taken_apart_only_if_all_of_it_is_on_disks_that_are_named() {
-    let (mut one, mut two) = (disk("sda", 4 * GIB), disk("sdb", 4 * GIB));
+fn stack_is_dismantled_only_if_all_its_disks_are_named() {
+    let mut one = disk("sda", 4 * GIB);
+    let mut two = disk("sdb", 4 * GIB);
     leg(&mut one);
     leg(&mut two);
     let facts = machine([one, two]);
     let found = refused(one_part(json!(["lvm"])), &facts, Code::SharedStack, "disks.os");
-    assert!(found.what.contains("`data`") && found.what.contains("`sdb`"), "{found}");
+    assert!(
+        found.diagnostic.message.contains("`data`") && found.diagnostic.message.contains("`sdb`"),
+        "{found}"
+    );
     let with_two = |wipe: Value| {
         let mut sections = one_part(json!(["lvm"]));
         sections["disks"]["two"] = json!({"match": {"serial": "S-sdb"}, "wipe": wipe});
@@ -248,7 +252,7 @@ fn emptying_two(wipe: Value) -> Value {
 }
 
 #[test]
-fn of_a_disk_with_a_leg_in_a_partition_only_that_partition_is_wiped() {
+fn detached_disk_loses_only_the_partition_of_its_leg() {
     let mut one = disk("sda", 4 * GIB);
     leg(&mut one);
     let mut two = with_leg_inside();
@@ -260,16 +264,19 @@ fn of_a_disk_with_a_leg_in_a_partition_only_that_partition_is_wiped() {
         assert_eq!((&plan.writable[..], plan.destroys.len()), (&[part.clone()][..], 1));
         assert_eq!(plan.destroys[0].place, SignaturePlace::Partition(2));
     }
-    // What is in that partition, too, has to be named.
+    // The contents of that partition must be named, too.
     let more = signature(SignatureKind::Xfs, SignaturePlace::Partition(2), part.start);
     two.signatures.push(more);
     let facts = machine([one.clone(), two.clone()]);
     let wiped = emptying_two(json!(["lvm"]));
     let found = refused(wiped.clone(), &facts, Code::ForeignData, "disks.two.wipe");
-    assert!(found.what.contains("xfs") && !found.what.contains("ext"), "{found}");
+    assert!(
+        found.diagnostic.message.contains("xfs") && !found.diagnostic.message.contains("ext"),
+        "{found}"
+    );
     let both = laid_out(&document(emptying_two(json!(["lvm", "xfs"]))), &facts);
     assert_eq!((both.disks[1].destroys.len(), both.disks[1].writable.len()), (2, 1));
-    // Another partition that lies in it is somebody else's.
+    // Another partition inside of it is foreign.
     two.signatures.pop();
     two.table.as_mut().expect("a table").partitions[2].start -= MIB;
     let facts = machine([one, two]);
@@ -277,21 +284,22 @@ fn of_a_disk_with_a_leg_in_a_partition_only_that_partition_is_wiped() {
 }
 
 #[test]
-fn a_leg_on_a_whole_disk_is_wiped_only_if_all_else_on_it_is_named() {
-    let (mut one, mut two) = (disk("sda", 4 * GIB), with_leg_inside());
+fn whole_disk_leg_is_wiped_only_if_all_data_is_named() {
+    let mut one = disk("sda", 4 * GIB);
+    let mut two = with_leg_inside();
     leg(&mut one);
     two.signatures[2].place = SignaturePlace::Disk;
     let facts = machine([one, two]);
     let wiped = emptying_two(json!(["lvm"]));
     let found = refused(wiped, &facts, Code::ForeignData, "disks.two.wipe");
-    assert!(found.what.contains("ext, gpt"), "{found}");
+    assert!(found.diagnostic.message.contains("ext, gpt"), "{found}");
     let layout = laid_out(&document(emptying_two(json!("any"))), &facts);
     assert_eq!(layout.disks[1].writable.as_slice(), std::slice::from_ref(&(0..8 * GIB)));
     assert_eq!(layout.disks[1].destroys.len(), 5);
 }
 
 #[test]
-fn a_disk_that_is_named_and_not_spoken_of_is_left_alone() {
+fn named_disk_without_nodes_is_left_alone() {
     let mut sections = one_part(json!([]));
     sections["disks"]["two"] = json!({"match": {"serial": "S-sdb"}, "wipe": "any"});
     let mut two = DiskFacts { kernel_name: "sdb".to_owned(), ..used() };
@@ -303,7 +311,7 @@ fn a_disk_that_is_named_and_not_spoken_of_is_left_alone() {
 }
 
 #[test]
-fn an_image_that_is_larger_than_its_target_is_refused() {
+fn image_larger_than_its_target_is_refused() {
     let with = |target: &str, size: &str| {
         json!({
             "storage": [part("root", "1 GiB"), {"fs": {"id": "fs", "on": "root", "kind": "ext4"}}],
@@ -324,7 +332,7 @@ fn an_image_that_is_larger_than_its_target_is_refused() {
 }
 
 #[test]
-fn what_the_firmware_would_not_start_is_refused() {
+fn layout_that_firmware_cannot_boot_is_refused() {
     let image = |more: Value| {
         let mut image = json!({"sources": ["https://h/i"], "target": "os"});
         for (key, value) in more.as_object().expect("an object").clone() {
@@ -355,7 +363,7 @@ fn what_the_firmware_would_not_start_is_refused() {
 }
 
 #[test]
-fn names_that_would_be_there_twice_are_refused() {
+fn duplicate_names_are_refused() {
     let labelled = json!({"storage": [
         part("a", "1 GiB"), {"fs": {"id": "fs", "on": "a", "kind": "ext4", "label": "root"}},
         part("b", "1 GiB"), {"pv": {"id": "pv", "on": "b"}}, {"vg": {"id": "vg", "on": ["pv"]}},
@@ -389,13 +397,13 @@ fn names_that_would_be_there_twice_are_refused() {
 }
 
 #[test]
-fn the_label_of_what_stays_is_not_given_to_something_else() {
+fn label_of_retained_file_system_is_not_reused() {
     let facts = machine([used()]);
     let with = |label: &str| {
         let mut sections = keeping(2, json!({}));
         let fs = json!({"fs": {"id": "new", "on": "last", "kind": "ext4", "label": label}});
         sections["storage"].as_array_mut().expect("a list").push(fs);
-        // It is kept without saying what it is called.
+        // It is retained without its name.
         sections["storage"][4]["fs"]["retain"] = json!({});
         sections
     };
@@ -407,7 +415,7 @@ fn the_label_of_what_stays_is_not_given_to_something_else() {
 }
 
 #[test]
-fn a_clone_of_what_was_made_before_is_noticed() {
+fn clone_of_an_earlier_partition_is_refused() {
     let sections = one_part(json!([]));
     let facts = machine([disk("sda", 4 * GIB)]);
     let mut clone = after(&laid_out(&document(sections.clone()), &facts), &facts).disks.remove(0);
@@ -417,7 +425,7 @@ fn a_clone_of_what_was_made_before_is_noticed() {
 }
 
 #[test]
-fn the_root_does_not_move_to_another_disk_unnoticed() {
+fn root_move_to_another_disk_is_refused() {
     let with = |serial: &str, policy: Value| {
         json!({
             "node": {"id": "n1", "last_root": {"serial": serial}},
@@ -433,7 +441,7 @@ fn the_root_does_not_move_to_another_disk_unnoticed() {
 }
 
 #[test]
-fn of_several_disks_that_had_the_root_one_is_enough() {
+fn one_of_several_root_disks_is_enough() {
     let with = |last: Value| {
         json!({
             "node": {"id": "n1", "last_root": last},
@@ -447,12 +455,12 @@ fn of_several_disks_that_had_the_root_one_is_enough() {
     laid_out(&document(with(mirror)), &facts);
     let others = json!([{"serial": "S-sdb"}, {"serial": "S-gone"}]);
     let found = refused(with(others), &facts, Code::RootMoved, "node.last_root");
-    let hint = found.hint.clone().unwrap_or_default();
+    let hint = found.diagnostic.hint.clone().unwrap_or_default();
     assert!(hint.contains("--allow-root-change") && hint.contains("policy."), "{found}");
 }
 
 #[test]
-fn what_shall_stay_and_is_not_as_described_is_refused() {
+fn kept_part_that_differs_is_refused() {
     let facts = machine([used()]);
     let place = "storage.kept.retain";
     refused(keeping(9, json!({})), &facts, Code::NotAsRetained, place);
@@ -464,7 +472,7 @@ fn what_shall_stay_and_is_not_as_described_is_refused() {
     refused(larger.clone(), &facts, Code::NotAsRetained, place);
     larger["storage"][0]["part"]["retain"]["tolerance"] = json!("2 MiB");
     laid_out(&document(larger), &facts);
-    // The partition is the one, and what is in it is not.
+    // The partition matches, and its contents do not.
     refused(keeping(3, json!({})), &facts, Code::NotAsRetained, "storage.kept-fs.retain");
     let mut damaged = used();
     damaged.table.as_mut().unwrap().faults.push("its copy is gone".to_owned());
@@ -472,7 +480,7 @@ fn what_shall_stay_and_is_not_as_described_is_refused() {
 }
 
 #[test]
-fn a_file_system_that_no_program_would_make_so_small_is_refused() {
+fn too_small_file_system_is_refused() {
     let facts = machine([disk("sda", 4 * GIB)]);
     for (kind, least) in [("xfs", 300), ("btrfs", 109), ("ext4", 1), ("vfat", 1), ("swap", 1)] {
         let with = |size: u64| {
@@ -484,7 +492,7 @@ fn a_file_system_that_no_program_would_make_so_small_is_refused() {
             refused(with(least - 1), &facts, Code::NoRoom, "storage.x");
         }
     }
-    // What an image brings has a size already.
+    // File systems of images have a size already.
     let mut brought = json!({"storage": [part("a", "64 MiB"),
         {"fs": {"id": "x", "on": "a", "kind": "xfs"}}]});
     brought["images"] = json!({"i": {"sources": ["https://h/i"], "target": "x"}});
@@ -492,11 +500,11 @@ fn a_file_system_that_no_program_would_make_so_small_is_refused() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_what_is_free() {
+fn too_large_layout_is_refused_with_the_free_space() {
     let facts = machine([disk("sda", 1024 * MIB)]);
     let sections = json!({"storage": [part("a", "600 MiB"), part("b", "600 MiB")]});
     let found = refused(sections, &facts, Code::NoRoom, "storage.b.size");
-    assert!(found.what.contains("422 MiB"), "{found}");
+    assert!(found.diagnostic.message.contains("422 MiB"), "{found}");
     let sections = json!({"storage": [part("a", "1022 MiB"), part("b", "rest")]});
     refused(sections, &facts, Code::NoRoom, "storage.b.size");
     let tiny = machine([disk("sda", MIB)]);

@@ -1,9 +1,10 @@
 //! The thread of a run: it drives it until it has ended, is left, or cannot go on.
 
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, PoisonError};
 
 use hoist_api::deploy::RunOutcome;
+use hoist_diagnostic::chain;
 use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
 use hoist_engine::{Event, Run};
@@ -11,19 +12,18 @@ use serde_json::json;
 
 use super::recover::caught;
 use super::{Known, Runs, RunsError, now_ms, to_the_ended};
-use crate::chain;
-use crate::deploy::entry::{Entry, Shown};
+use crate::deploy::entry::{Entry, RunJournal};
 use crate::deploy::folder::{Folder, FolderError};
-use crate::deploy::hands::Hands;
+use crate::deploy::transport::Transport;
 
 /// The thread of one run.
 pub(super) struct Driver {
     pub(super) runs: Runs,
-    pub(super) shown: Shown,
+    pub(super) shown: RunJournal,
     pub(super) entry: Arc<Entry>,
     pub(super) folder: Folder,
     pub(super) run: Run,
-    pub(super) hands: Hands,
+    pub(super) transport: Transport,
     pub(super) told: Receiver<Event>,
 }
 
@@ -35,7 +35,8 @@ impl Runs {
             let entry = Arc::clone(&entry);
             claim.keep(move || entry.leave());
         }
-        let (runs, of) = (self.clone(), id.clone());
+        let runs = self.clone();
+        let of = id.clone();
         let drive = move || {
             let driven = caught(|| {
                 driver.run();
@@ -43,11 +44,11 @@ impl Runs {
             });
             if let Err(fault) = driven {
                 let broken = runs.broken(&of, &fault);
-                runs.lock().insert(of, broken);
+                runs.0.known.lock().insert(of, broken);
             }
         };
-        // Whoever drives it says how it ended only after it is known that somebody does.
-        let mut known = self.lock();
+        // The lock delays the end of the run until its thread is registered.
+        let mut known = self.0.known.lock();
         let thread = std::thread::Builder::new().name("run".to_owned()).spawn(drive);
         let thread = match thread {
             Ok(thread) => thread,
@@ -55,7 +56,7 @@ impl Runs {
                 drop(known);
                 let error = RunsError::NoThread(error);
                 let broken = self.broken(&id, &error);
-                self.lock().insert(id, broken);
+                self.0.known.lock().insert(id, broken);
                 return Err(error);
             }
         };
@@ -63,7 +64,7 @@ impl Runs {
         drop(known);
         self.0.bus.publish(told, &format!("run/{id}"), json!({ "title": entry.file.title }));
         self.0.summaries.keep(&entry.view().summary());
-        let mut threads = self.0.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.0.threads.lock();
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
         Ok(())
@@ -73,11 +74,11 @@ impl Runs {
 impl Driver {
     fn run(mut self) {
         let inner = Arc::clone(&self.runs.0);
-        let mut hands = self.hands;
-        let mut journal = hands.kept(&self.entry.plan, self.shown);
+        let mut transport = self.transport;
+        let mut journal = transport.kept(&self.entry.plan, self.shown);
         let mut is_final = true;
         let known = loop {
-            let halt = drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms);
+            let halt = drive(&mut self.run, &mut journal, &mut transport, &self.told, now_ms);
             let halt = halt.and_then(|halt| match halt {
                 Halt::Finished(_)
                     if goes_on(&mut self.run, &self.entry, &self.told, &mut journal)? =>
@@ -99,14 +100,14 @@ impl Driver {
                     self.entry.tell(&[event]);
                 }
                 Ok(Some(Halt::Deserted)) => return,
-                // Whoever has it now says what is listed of it.
+                // The controller that owns the run now writes its summary.
                 Err(JournalError::Fenced) => {
-                    self.runs.lock().remove(&self.entry.file.id);
+                    self.runs.0.known.lock().remove(&self.entry.file.id);
                     return;
                 }
                 Err(_) if self.entry.is_leaving() => {
                     if let Some(claim) = journal.journal.claim.take() {
-                        self.runs.lock().remove(&self.entry.file.id);
+                        self.runs.0.known.lock().remove(&self.entry.file.id);
                         claim.leave();
                     }
                     if let Err(error) = self.folder.leave() {
@@ -129,7 +130,7 @@ impl Driver {
         let is_ended = matches!(known, Known::Ended(_));
         // What agents hold of one that is broken is needed when it goes on.
         if is_ended {
-            inner.grip.counter.desk.close(&id);
+            inner.context.gateway.dispatcher.close(&id);
         }
         match journal.journal.claim.take() {
             Some(claim) if is_ended && is_final => claim.end(&self.entry.file),
@@ -137,9 +138,9 @@ impl Driver {
             Some(claim) => claim.leave(),
             None => {}
         }
-        // Whoever makes it go on needs the lock.
+        // A resume needs the lock.
         drop((self.folder, journal));
-        self.runs.lock().insert(id.clone(), known);
+        self.runs.0.known.lock().insert(id.clone(), known);
         // Those who wait look again.
         self.entry.set_waiting(false);
         let outcome = summary.outcome.map(RunOutcome::as_str);
@@ -148,8 +149,8 @@ impl Driver {
     }
 }
 
-/// What was said to a run while it ended makes it go on; false when that was nothing, and from then
-/// on nobody can say anything.
+/// Applies events that arrived while the run ended; false if there were none, and the channel is
+/// closed then.
 fn goes_on(
     run: &mut Run,
     entry: &Entry,
@@ -160,7 +161,7 @@ fn goes_on(
         let mut number = entry.view().records.len();
         let mut said = Vec::new();
         for record in events.iter().filter_map(to_the_ended) {
-            // What does not fit is not heard, and whoever said it is told so.
+            // The run rejects an event that does not fit, and its sender learns so.
             if run.follow(number, &record).is_ok() {
                 number += 1;
                 said.push(record);
@@ -174,7 +175,7 @@ fn goes_on(
     Ok(false)
 }
 
-/// What is not final is looked at again at the next start.
+/// A run without a final end is examined again at the next start.
 fn ended(entry: &Entry, folder: &Folder, is_final: bool) -> Known {
     let summary = entry.view().summary();
     if is_final && let Err(error) = folder.end(&summary) {

@@ -1,4 +1,5 @@
-//! Runs of former times and of other controllers: what did not end is read back and goes on.
+//! Recovery of earlier runs and of runs of other controllers: unfinished runs are read and
+//! continued.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -6,26 +7,26 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use hoist_api::deploy::{RunState, RunSummary};
+use hoist_diagnostic::chain;
 use hoist_engine::Record;
 use hoist_engine::plan::OnCrash;
 
 use super::driver::Driver;
 use super::{CRASH, Known, Runs, RunsError, alone, now_ms};
-use crate::chain;
-use crate::deploy::beside::open_nodes;
-use crate::deploy::entry::{Entry, Shown};
+use crate::deploy::concurrent::open_nodes;
+use crate::deploy::entry::{Entry, RunJournal};
 use crate::deploy::folder::{self, FolderError, RunFile};
-use crate::deploy::hands::Hands;
+use crate::deploy::transport::Transport;
 
 /// Why a run is read back.
 pub(super) enum Why<'a> {
     /// It had not ended when its controller did.
     Unfinished,
-    /// Somebody wants it to go on, and says so in these records; also beside others on its nodes?
+    /// A resume with these records; the flag allows other runs on its nodes.
     Asked(&'a [Record], bool),
 }
 
-/// A fault in what is done for one run leaves all others as they are.
+/// Contains a panic: a fault in one run must not affect the others.
 pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, RunsError>) -> Result<T, RunsError> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(RunsError::Fault))
 }
@@ -37,16 +38,16 @@ impl Runs {
         let _ = self.0.recovered.subscribe().wait_for(|done| *done).await;
     }
 
-    /// Reads back what is on disk; what did not end goes on. Blocks.
+    /// Reads the runs on disk and continues unfinished ones. Blocks.
     pub(in crate::deploy) fn recover(&self) {
         /// Whatever becomes of us, those who wait for us shall be answered.
-        struct Done<'r>(&'r Runs);
-        impl Drop for Done<'_> {
+        struct RecoveryGuard<'r>(&'r Runs);
+        impl Drop for RecoveryGuard<'_> {
             fn drop(&mut self) {
                 self.0.0.recovered.send_replace(true);
             }
         }
-        let _done = Done(self);
+        let _done = RecoveryGuard(self);
         match folder::list(&self.0.root) {
             Ok(ids) => {
                 for id in &ids {
@@ -56,17 +57,17 @@ impl Runs {
             }
             Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
         }
-        // So that nobody who answers waits for plug-ins.
+        // Loads plug-ins now, so that no request waits for them.
         self.actions();
     }
 
-    /// What agents hold of runs that nobody knows is dropped, once every run can be read: until
-    /// then it may be of one of those. Where controllers share a store, others may know them.
+    /// Lets agents drop jobs of unknown runs, once every run is readable; until then a job may
+    /// belong to an unreadable one. With a shared store, other controllers may know the runs.
     pub(super) fn let_agents_forget(&self) {
         if !self.are_shared()
-            && !self.lock().values().any(|known| matches!(known, Known::Broken(_)))
+            && !self.0.known.lock().values().any(|known| matches!(known, Known::Broken(_)))
         {
-            self.0.grip.counter.desk.complete();
+            self.0.context.gateway.dispatcher.complete();
         }
     }
 
@@ -84,29 +85,30 @@ impl Runs {
             },
             Err(error) => self.broken(id, &error),
         };
-        self.lock().insert(id.to_owned(), known);
+        self.0.known.lock().insert(id.to_owned(), known);
     }
 
     /// Takes up runs that other controllers have left. Blocks.
     pub(in crate::deploy) fn take_over(&self) {
         let Some(shared) = &self.0.shared else { return };
-        let desk = &self.0.grip.counter.desk;
+        let dispatcher = &self.0.context.gateway.dispatcher;
         // Whatever agents have work of was in the store before they got it.
-        let mut strangers = desk.strangers();
+        let mut unknown_runs = dispatcher.unknown_runs();
         let ids = match shared.list() {
             Ok(ids) => ids,
-            Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
+            Err(error) => return tracing::debug!(error = %chain(&error), "cannot examine the runs"),
         };
-        let is_here = |id: &str| matches!(self.lock().get(id), Some(known) if !known.has_ended());
-        strangers.retain(|id| !ids.contains(id) && !is_here(id));
-        desk.disown(strangers);
+        let is_here =
+            |id: &str| matches!(self.0.known.lock().get(id), Some(known) if !known.has_ended());
+        unknown_runs.retain(|id| !ids.contains(id) && !is_here(id));
+        dispatcher.disown(unknown_runs);
         for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
             match caught(|| self.take_up(&id, &Why::Unfinished)) {
                 Ok(()) => tracing::info!(run = id, "taken over"),
                 Err(RunsError::Folder(FolderError::InUse)) => {}
                 Err(error) => {
                     let broken = self.broken(&id, &error);
-                    self.lock().insert(id, broken);
+                    self.0.known.lock().insert(id, broken);
                 }
             }
         }
@@ -165,7 +167,7 @@ impl Runs {
             && matches!(why, Why::Unfinished)
             && shared.has_ended(id).map_err(FolderError::from)?
         {
-            // Elsewhere: what is here is not all of it.
+            // Another controller owns the run; the local part is incomplete.
             folder::remove(&self.0.root, id).map_err(FolderError::from)?;
             return Err(FolderError::InUse.into());
         }
@@ -185,7 +187,7 @@ impl Runs {
             back.records.push(record);
         }
         if matches!(why, Why::Asked(_, false))
-            && let Err(shared) = self.beside(id, &open_nodes(&run)).and_then(alone)
+            && let Err(shared) = self.concurrent_runs(id, &open_nodes(&run)).and_then(alone)
         {
             if let Some(claim) = claim {
                 claim.leave();
@@ -207,18 +209,20 @@ impl Runs {
         }
         let (events, told) = channel();
         let entry = Arc::new(Entry::new(file, &run, back.records, events));
-        let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
-        let (runs, folder) = (self.clone(), back.folder);
-        // Before anybody takes all runs for known.
-        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
-        let driver = Driver { runs, shown, entry, folder, run, hands, told };
+        let shown = RunJournal { journal: back.journal, entry: Arc::clone(&entry), claim };
+        let runs = self.clone();
+        let folder = back.folder;
+        // Registers before the recovery counts as complete.
+        let transport = Transport::new(&self.0.context, &entry, &folder, &run);
+        let driver = Driver { runs, shown, entry, folder, run, transport, told };
         self.spawn(driver, "deploy.run.resumed")
     }
 }
 
-/// What is said to a run whose controller died, as its plan wants it.
+/// The records for a run whose controller crashed, by the `on_crash` of its plan.
 fn after_crash(on_crash: OnCrash) -> Vec<Record> {
-    let (by, at) = (CRASH.to_owned(), now_ms());
+    let by = CRASH.to_owned();
+    let at = now_ms();
     match on_crash {
         OnCrash::Resume => Vec::new(),
         OnCrash::Ask => vec![Record::Pause { subject: None, paused: true, by, at }],

@@ -1,4 +1,4 @@
-//! Taking back what runs did: by hand or by itself, and what that means for one that goes on.
+//! Undo of runs, manual or automatic, and its effect on a resumed run.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hoist_api::deploy::{RunState, RunSummary};
+use hoist_diagnostic::chain;
 use hoist_engine::plan::{OnCrash, Step};
 use hoist_engine::undo::{
-    Gap, GapKind, UndoDraft, UndoError, fallen, settle, taken_back, undo_plan, undone,
+    Gap, GapKind, UndoDraft, UndoError, settle, steps_to_undo, undo_plan, undo_started, undone,
 };
 use hoist_engine::{Plan, Record, Run, StepId};
 use ulid::Ulid;
 
 use super::{Begin, CRASH, Known, Runs, RunsError, now_ms};
-use crate::chain;
 use crate::deploy::entry::Entry;
 use crate::deploy::folder::{self, FolderError, RunFile};
 use crate::deploy::view::View;
 
-/// Who takes back what a failure asks to be taken back.
+/// The author of an undo that a failure triggers.
 const FAILURE: &str = "a failure";
 
-/// Instances of a task that cannot be taken back for one reason and are named.
+/// Most instances that are named for one task and reason.
 const MAX_NAMED: usize = 3;
 
-/// What cannot be taken back, and why: a line for each task and reason.
+/// The steps that cannot be undone, with reasons: a line for each task and reason.
 pub(in crate::deploy) fn told_gaps(plan: &Plan, gaps: &[Gap]) -> Vec<String> {
     let mut alike: Vec<(&str, GapKind, Vec<&str>)> = Vec::new();
     let mut lines: HashMap<(&str, GapKind), usize> = HashMap::new();
@@ -40,9 +40,9 @@ pub(in crate::deploy) fn told_gaps(plan: &Plan, gaps: &[Gap]) -> Vec<String> {
     }
     let told = |(task, kind, names): (&str, GapKind, Vec<&str>)| {
         let why = match kind {
-            GapKind::NoUndo => "nobody said how",
+            GapKind::NoUndo => "the task has no `undo`",
             GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
-            GapKind::CommitPoint => "there is no way back from it",
+            GapKind::CommitPoint => "it cannot be undone",
             GapKind::TooMany => "it was tried too often",
         };
         let named = names[..names.len().min(MAX_NAMED)].join(", ");
@@ -56,9 +56,8 @@ pub(in crate::deploy) fn told_gaps(plan: &Plan, gaps: &[Gap]) -> Vec<String> {
 }
 
 impl Runs {
-    /// The way back over those steps of a run that are wanted back and were not taken back before.
-    /// Blocks.
-    pub(in crate::deploy) fn way_back(
+    /// The undo plan for the selected steps of a run that were not undone before. Blocks.
+    pub(in crate::deploy) fn undo_run(
         &self,
         run: &Run,
         file: &RunFile,
@@ -66,9 +65,9 @@ impl Runs {
     ) -> Result<Result<UndoDraft, UndoError>, RunsError> {
         let plan = run.plan();
         let before: BTreeSet<String> =
-            self.ways_back(&file.id)?.iter().flat_map(|way| undone(&way.run)).collect();
+            self.undo_runs(&file.id)?.iter().flat_map(|way| undone(&way.run)).collect();
         let actions = self.actions();
-        // What only looked has nothing to be taken back, unless somebody said what.
+        // A step that only read has nothing to undo, unless its task has an `undo`.
         let left_nothing = |step: &Step| {
             let action = actions.get(&step.call.action).filter(|_| step.undo.is_none());
             action.is_some_and(|action| action.only_looks(&step.call.input))
@@ -84,13 +83,13 @@ impl Runs {
                 return Some(GapKind::NoUndo);
             }
             let subject = step.subject.map(|at| plan.draft().subjects[at as usize].as_str());
-            let is_far = subject.is_some_and(|node| self.0.grip.is_by_ssh(node));
+            let is_far = subject.is_some_and(|node| self.0.context.is_by_ssh(node));
             is_far.then_some(GapKind::NotThere)
         };
         Ok(undo_plan(run, &file.id, is_wanted, gap))
     }
 
-    /// What was taken back of a run, for its journal, before it goes on. Blocks.
+    /// Records of undone steps, for the journal of a run before it resumes. Blocks.
     pub(super) fn settled(&self, id: &str) -> Result<Vec<Record>, RunsError> {
         let run = self.view(id)?;
         if let Some(undone) = &run.file.undoes
@@ -99,16 +98,16 @@ impl Runs {
             return Err(RunsError::WentOn(undone.clone()));
         }
         let mut records = Vec::new();
-        for way in self.ways_back(id)? {
+        for way in self.undo_runs(id)? {
             if self.goes_on(&way.file.id) || way.run.outcome().is_none() {
-                return Err(RunsError::TakenBack(way.file.id));
+                return Err(RunsError::BeingUndone(way.file.id));
             }
             records.append(&mut settle(&run.run, &way.file.id, &way.run, now_ms()));
         }
         Ok(records)
     }
 
-    /// A run as it will be when it goes on: what was taken back of it is not done. Blocks.
+    /// The view of a run after a resume: undone steps count as not done. Blocks.
     pub(in crate::deploy) fn view_to_go_on(&self, id: &str) -> Result<View, RunsError> {
         let mut view = self.view(id)?;
         if view.state() == RunState::Ended {
@@ -124,22 +123,27 @@ impl Runs {
         Ok(view)
     }
 
-    /// Begins to take back what a run has done, if its plan wants that after such an end. Its own
-    /// thread calls this before the end is final: until then whoever reads it back calls it again.
-    /// False if it has to be tried again.
+    /// Starts the automatic undo of a run, if its plan asks for one after this end. The run's
+    /// thread must call this before the end is final; until then, recovery calls it again. Returns
+    /// false if it must be retried.
     pub(super) fn undo_by_itself(&self, run: &Run, entry: &Entry) -> bool {
-        let (file, records) = (&entry.file, entry.view().records);
+        let file = &entry.file;
+        let records = entry.view().records;
         let Some((by, wanted)) = wish(run, &records) else { return true };
         // Those who were there before are known only now.
         while !*self.0.recovered.borrow() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Always the same one, so that it is begun once whoever tries, and however often.
+        // A deterministic id guarantees that the undo starts once, however often it is tried.
         let id = id_of_undo(file, &records);
         let begun = self.undo_once(run, file, (by, &wanted), id);
         if let Err(error) = &begun {
             let error = chain(error);
-            tracing::error!(run = file.id, error, "what the run did is not taken back yet");
+            tracing::error!(
+                run = file.id,
+                error,
+                "the automatic undo of the run has not started yet"
+            );
         }
         begun.is_ok()
     }
@@ -151,20 +155,20 @@ impl Runs {
         (by, wanted): (&str, &BTreeSet<StepId>),
         id: String,
     ) -> Result<(), RunsError> {
-        if self.is_anywhere(&id)? || !self.ways_back(&file.id)?.is_empty() {
+        if self.is_anywhere(&id)? || !self.undo_runs(&file.id)?.is_empty() {
             return Ok(());
         }
         if self.0.leaving.load(Ordering::SeqCst) {
             return Err(RunsError::Stopping);
         }
         let Ok(UndoDraft { draft, gaps, .. }) =
-            self.way_back(run, file, |step| wanted.contains(&step))?
+            self.undo_run(run, file, |step| wanted.contains(&step))?
         else {
             return Ok(());
         };
         let left = told_gaps(run.plan(), &gaps);
         if !left.is_empty() {
-            tracing::warn!(run = file.id, ?left, "some instances cannot be taken back");
+            tracing::warn!(run = file.id, ?left, "some instances cannot be undone");
         }
         if draft.vertices.is_empty() {
             return Ok(());
@@ -177,7 +181,7 @@ impl Runs {
             automatic: true,
             request: file.request.clone(),
             carried: Vec::new(),
-            beside: true,
+            allow_concurrent: true,
         };
         let gate = self.gate()?;
         self.launch(&Arc::new(plan), begin, id, gate.as_ref()).map(drop)
@@ -192,24 +196,24 @@ impl Runs {
         Ok(shared.read(id)?.is_some() || shared.has_ended(id).map_err(FolderError::from)?)
     }
 
-    /// The last run that takes back what this one did.
+    /// The latest run that undoes this one.
     pub(in crate::deploy) fn undone_by(&self, id: &str) -> Option<String> {
         let undoes = |known: &Known| match known {
             Known::Live(entry) => entry.file.undoes.as_deref() == Some(id),
             Known::Ended(run) | Known::Broken(run) => run.undoes.as_deref() == Some(id),
         };
-        let known = self.lock();
+        let known = self.0.known.lock();
         known.iter().rev().find(|(_, known)| undoes(known)).map(|(id, _)| id.clone())
     }
 
-    /// Names of the instances of a run that others began to take back. Blocks.
+    /// Names of the instances of a run whose undo has started. Blocks.
     pub(in crate::deploy) fn undone(&self, id: &str) -> Result<BTreeSet<String>, RunsError> {
-        Ok(self.ways_back(id)?.iter().flat_map(|way| taken_back(&way.run)).collect())
+        Ok(self.undo_runs(id)?.iter().flat_map(|way| undo_started(&way.run)).collect())
     }
 
-    /// The runs that take back what this one did, the oldest first; without those after which it
-    /// went on. Blocks.
-    pub(in crate::deploy) fn ways_back(&self, id: &str) -> Result<Vec<View>, RunsError> {
+    /// The runs that undo this one, the oldest first, without those that precede its latest resume.
+    /// Blocks.
+    pub(in crate::deploy) fn undo_runs(&self, id: &str) -> Result<Vec<View>, RunsError> {
         self.fetch_ways_back(id)?;
         let mut ways: Vec<String> = Vec::new();
         for run in self.list().into_iter().rev() {
@@ -230,46 +234,45 @@ impl Runs {
         let Some(shared) = self.0.shared.as_ref().filter(|_| self.live(id).is_none()) else {
             return Ok(());
         };
-        for (way, has_ended) in shared.ways_back(id).map_err(FolderError::from)? {
-            match self.lock().get(&way) {
+        for (way, has_ended) in shared.undo_runs(id).map_err(FolderError::from)? {
+            match self.0.known.lock().get(&way) {
                 Some(Known::Live(_) | Known::Ended(_)) => continue,
                 Some(Known::Broken(_)) | None => {}
             }
             if !has_ended {
-                return Err(RunsError::TakenBack(way));
+                return Err(RunsError::BeingUndone(way));
             }
             if let Some(stored) = shared.read(&way)? {
                 folder::adopt(&self.0.root, &way, &stored)?;
                 let summary = self.view(&way)?.summary();
-                self.lock().insert(way, Known::Ended(summary));
+                self.0.known.lock().insert(way, Known::Ended(summary));
             }
         }
         Ok(())
     }
 
-    /// Whether a run that takes back another is of no importance any more: that one went on. Blocks.
+    /// Whether a run that undoes another is of no importance any more: that one went on. Blocks.
     pub(in crate::deploy) fn is_outdated(&self, run: &RunSummary) -> bool {
         let undone = run.undoes.as_deref().and_then(|undone| self.view(undone).ok());
         undone.is_some_and(|undone| is_settled(&undone, &run.id))
     }
 }
 
-/// Whether the run went on after what that other one took back.
-fn is_settled(run: &View, way_back: &str) -> bool {
-    let is_of =
-        |record: &Record| matches!(record, Record::TakenBack { run, .. } if run == way_back);
+/// Whether the run resumed after that undo.
+fn is_settled(run: &View, undo_run: &str) -> bool {
+    let is_of = |record: &Record| matches!(record, Record::Undone { run, .. } if run == undo_run);
     run.records.iter().any(is_of)
 }
 
-/// What is to be taken back of a run that has just ended though nobody says so, and why.
+/// The steps of a just ended run that its plan wants undone, and the reason.
 fn wish(run: &Run, records: &[Record]) -> Option<(&'static str, BTreeSet<StepId>)> {
     if run.plan().draft().on_crash == OnCrash::Undo && is_ended_by_crash(records) {
         return Some((CRASH, run.plan().ids().collect()));
     }
-    Some((FAILURE, fallen(run))).filter(|(_, fallen)| !fallen.is_empty())
+    Some((FAILURE, steps_to_undo(run))).filter(|(_, fallen)| !fallen.is_empty())
 }
 
-/// Whether a run was stopped because its controller died, and nobody let it go on since.
+/// Whether a crash of the controller stopped the run, without a resume since.
 fn is_ended_by_crash(records: &[Record]) -> bool {
     records.iter().fold(false, |ended, record| match record {
         Record::Stop { by, .. } => ended || by == CRASH,
@@ -278,7 +281,7 @@ fn is_ended_by_crash(records: &[Record]) -> bool {
     })
 }
 
-/// The run that takes back what this one did up to the last of these records.
+/// The id of the run that undoes this one up to the last of these records.
 fn id_of_undo(file: &RunFile, records: &[Record]) -> String {
     let (name, at) =
         (format!("{}/{}", file.id, records.len()), records.last().map_or(0, Record::at));

@@ -1,25 +1,23 @@
 //! Changing many things at once, in one transaction.
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use hoist_api::Code;
 use hoist_api::inventory::{DeleteRequest, RenewRequest};
-use hoist_inventory::registry::{Terms, mint_id};
 use hoist_model::document::{self, Document};
 use hoist_model::{Kind, Name};
+use hoist_site::registry::{Terms, mint_id};
 use http::{HeaderMap, header};
 use serde::Deserialize;
 
 use super::node::there;
 use super::{WriteQuery, Writer, applied};
-use crate::auth::AuditContext;
-use crate::extract::{Flag, Json, Query, body_failure};
-use crate::failure::Failure;
 use crate::inventory::nodes::bad_parameter;
 use crate::inventory::refusal::{MAX_FAULTS, invalid_documents};
-use crate::inventory::{Inventory, NDJSON, etag};
-use crate::principal::Principal;
+use crate::inventory::{NDJSON, etag};
+use hoist_chassis::extract::{Flag, Json, Query, body_failure};
+use hoist_chassis::failure::Failure;
 
 /// Longest line of NDJSON: one document.
 const MAX_LINE: usize = 1 << 20;
@@ -42,9 +40,7 @@ pub(in crate::inventory) struct ApplyQuery {
 }
 
 pub(in crate::inventory) async fn apply(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Query(query): Query<ApplyQuery>,
     request: Request,
 ) -> Result<Response, Failure> {
@@ -52,16 +48,16 @@ pub(in crate::inventory) async fn apply(
     if prune && query.set.is_none() {
         return Err(bad_parameter("prune", "it needs a set", "name it with `set`"));
     }
-    let expect = etag::expected_revision(request.headers(), &inventory.roster())?;
-    let (dry_run, affects) = (query.dry_run.0, query.affects);
+    let expect = etag::expected_revision(request.headers(), &writer.inventory.roster())?;
+    let dry_run = query.dry_run.0;
+    let affects = query.affects;
     let terms = Terms { dry_run, affects, expect, ..Terms::default() };
     let mut documents = Some(read_documents(request).await?);
     let repeatable = documents.as_ref().is_some_and(|documents| documents.len() <= REPEATABLE);
-    let writer = Writer { inventory, principal, audit };
     let written = writer
         .write(terms, |draft| {
             let given = if repeatable { documents.clone() } else { documents.take() };
-            let given = given.ok_or(hoist_inventory::registry::WriteError::Busy)?;
+            let given = given.ok_or(hoist_site::registry::WriteError::Busy)?;
             draft.apply(given, &mut mint_id);
             if let Some(set) = &query.set {
                 draft.record_set(set, prune);
@@ -176,14 +172,12 @@ impl Lines {
 }
 
 pub(in crate::inventory) async fn delete(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
     Json(body): Json<DeleteRequest>,
 ) -> Result<Response, Failure> {
-    let expect = etag::expected_revision(&headers, &inventory.roster())?;
+    let expect = etag::expected_revision(&headers, &writer.inventory.roster())?;
     let terms = Terms { expect, ..query.terms() };
     let mut targets = Vec::with_capacity(body.targets.len());
     for target in &body.targets {
@@ -196,7 +190,6 @@ pub(in crate::inventory) async fn delete(
             }
         }
     }
-    let writer = Writer { inventory, principal, audit };
     let written = writer
         .write(terms, |draft| {
             for (kind, name) in &targets {
@@ -210,16 +203,13 @@ pub(in crate::inventory) async fn delete(
 
 /// One node that cannot be renewed keeps all of them as they are.
 pub(in crate::inventory) async fn renew(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
     Json(body): Json<RenewRequest>,
 ) -> Result<Response, Failure> {
-    let expect = etag::expected_revision(&headers, &inventory.roster())?;
+    let expect = etag::expected_revision(&headers, &writer.inventory.roster())?;
     let terms = Terms { expect, ..query.terms() };
-    let writer = Writer { inventory, principal, audit };
     body.nodes.iter().try_for_each(|id| writer.check_sight(*id))?;
     let written = writer
         .write(terms, |draft| {

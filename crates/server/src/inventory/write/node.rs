@@ -7,32 +7,30 @@ use hoist_api::admin::Verb;
 use hoist_api::inventory::{
     MaintainRequest, Node, NodeBoot, ProtectRequest, ReleaseRequest, SwapRequest,
 };
-use hoist_inventory::plan::{Draft, MANAGED_FIELDS};
-use hoist_inventory::registry::{WriteError, mint_id};
-use hoist_model::{
-    BootChoice, Fault, Kind, Maintenance, Name, NodeId, NodeSpec, NodeState, Protection,
-};
+use hoist_diagnostic::Diagnostic;
+use hoist_model::{BootChoice, Kind, Maintenance, Name, NodeId, NodeSpec, NodeState, Protection};
+use hoist_site::plan::{Draft, MANAGED_FIELDS, Reason, Refusal};
+use hoist_site::registry::{WriteError, mint_id};
 use http::{HeaderMap, StatusCode};
 
 use super::{WriteQuery, Writer, applied, check_version};
-use crate::auth::AuditContext;
-use crate::extract::{Json, Path, Query};
-use crate::failure::Failure;
+use crate::authorisation::Sight;
 use crate::inventory::nodes::{NodeKey, bad_parameter, parse_id};
-use crate::inventory::sight::{Sight, no_such_node};
+use crate::inventory::write_failure;
 use crate::inventory::{Inventory, etag};
-use crate::principal::Principal;
+use crate::node_lookup::no_such_node;
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::principal::Principal;
 
 pub(in crate::inventory) async fn create_node(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Query(query): Query<WriteQuery>,
     Json(body): Json<Node>,
 ) -> Result<Response, Failure> {
     let name = name_of(&body, None)?;
     let spec = checked(&name, body)?;
-    let writer = Writer { inventory, principal, audit };
     let roster = writer.inventory.roster();
     let sight = writer.sight(&roster);
     if roster.by_name(&name).is_some_and(|node| sight.reaches(&roster, node)) {
@@ -51,16 +49,13 @@ pub(in crate::inventory) async fn create_node(
 }
 
 pub(in crate::inventory) async fn put_node(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
     Json(body): Json<Node>,
 ) -> Result<Response, Failure> {
     let id = parse_id(&id)?;
-    let writer = Writer { inventory, principal, audit };
     writer.check_sight(id)?;
     let roster = writer.inventory.roster();
     let known = roster.by_id(id).ok_or_else(|| no_such_node(id))?;
@@ -69,17 +64,14 @@ pub(in crate::inventory) async fn put_node(
 
 /// `PUT …/by/KEY/VALUE`: the value belongs to the node, so a body without it gets it.
 pub(in crate::inventory) async fn put_node_by(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path((key, value)): Path<(String, String)>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
     Json(mut body): Json<Node>,
 ) -> Result<Response, Failure> {
     let key = NodeKey::parse(&key, &value)?;
-    let roster = inventory.roster();
-    let writer = Writer { inventory, principal, audit };
+    let roster = writer.inventory.roster();
     let known = key.find(&roster, &writer.sight(&roster))?;
     take_key(&key, known.is_some(), &mut body)?;
     if let Some(known) = known {
@@ -168,7 +160,7 @@ fn take_key(key: &NodeKey, known: bool, body: &mut Node) -> Result<(), Failure> 
             let has = body.interfaces.iter().any(|interface| interface.mac == *mac);
             if has { Ok(()) } else { Err(differs("mac")) }
         }
-        NodeKey::Ip(ip) => {
+        NodeKey::Ip { ip, .. } => {
             let mut addresses = body.interfaces.iter().flat_map(|interface| &interface.addresses);
             if addresses.any(|address| address.addr() == *ip) { Ok(()) } else { Err(differs("ip")) }
         }
@@ -199,22 +191,19 @@ fn checked(name: &Name, body: Node) -> Result<NodeSpec, Failure> {
     }
     let detail = format!("Node {name}: {}", faults[0]);
     let mut problem = hoist_api::Problem::new(Code::InvalidBody, detail);
-    for Fault { at, message, hint } in faults {
-        problem = problem.with_fault(hoist_api::Fault { at, message, hint });
+    for Diagnostic { at, message, hint } in faults {
+        problem = problem.with_diagnostic(hoist_diagnostic::Diagnostic { at, message, hint });
     }
     Err(problem.into())
 }
 
 pub(in crate::inventory) async fn delete_node(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let id = parse_id(&id)?;
-    let writer = Writer { inventory, principal, audit };
     writer.check_sight(id)?;
     let written = writer
         .write(query.terms(), |draft| {
@@ -257,16 +246,14 @@ async fn amend(
 }
 
 pub(in crate::inventory) async fn protect(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
     Json(body): Json<ProtectRequest>,
 ) -> Result<Response, Failure> {
-    let since = inventory.chassis.clock.now();
-    amend(Writer { inventory, principal, audit }, &id, query, &headers, move |node| {
+    let since = writer.inventory.chassis.clock.now();
+    amend(writer, &id, query, &headers, move |node| {
         // Protecting twice keeps the first date: nothing happened in between.
         let since = node.protection.as_ref().map_or(since, |protection| protection.since);
         node.protection = Some(Box::new(Protection { reason: body.reason.clone(), since }));
@@ -275,33 +262,29 @@ pub(in crate::inventory) async fn protect(
 }
 
 pub(in crate::inventory) async fn unprotect(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    amend(Writer { inventory, principal, audit }, &id, query, &headers, |node| {
+    amend(writer, &id, query, &headers, |node| {
         node.protection = None;
     })
     .await
 }
 
 pub(in crate::inventory) async fn maintain(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
     Json(body): Json<MaintainRequest>,
 ) -> Result<Response, Failure> {
-    let since = inventory.chassis.clock.now();
+    let since = writer.inventory.chassis.clock.now();
     if body.until.is_some_and(|until| until <= since) {
         return Err(bad_parameter("until", "it is in the past", "give a time to come"));
     }
-    amend(Writer { inventory, principal, audit }, &id, query, &headers, move |node| {
+    amend(writer, &id, query, &headers, move |node| {
         let since = node.maintenance.as_ref().map_or(since, |maintenance| maintenance.since);
         let MaintainRequest { reason, until } = body.clone();
         node.maintenance = Some(Box::new(Maintenance { reason, since, until }));
@@ -310,23 +293,19 @@ pub(in crate::inventory) async fn maintain(
 }
 
 pub(in crate::inventory) async fn end_maintenance(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    amend(Writer { inventory, principal, audit }, &id, query, &headers, |node| {
+    amend(writer, &id, query, &headers, |node| {
         node.maintenance = None;
     })
     .await
 }
 
 pub(in crate::inventory) async fn release(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
@@ -337,7 +316,6 @@ pub(in crate::inventory) async fn release(
         let message = format!("`{unknown}` is not a field that sources set");
         return Err(bad_parameter("fields", &message, &hint));
     }
-    let writer = Writer { inventory, principal, audit };
     writer.check_sight(parse_id(&id)?)?;
     let known = writer.inventory.roster().by_id(parse_id(&id)?).cloned();
     if known.is_some_and(|node| node.provenance.is_none()) {
@@ -377,9 +355,7 @@ pub(in crate::inventory) async fn put_state(
 }
 
 pub(in crate::inventory) async fn swap(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
@@ -389,7 +365,6 @@ pub(in crate::inventory) async fn swap(
     if body.with.is_some() != body.macs.is_empty() {
         return Err(bad_parameter("swap", "say `macs` or `with`", "exactly one of the two"));
     }
-    let writer = Writer { inventory, principal, audit };
     writer.check_sight(id)?;
     let spare = body
         .with
@@ -397,7 +372,7 @@ pub(in crate::inventory) async fn swap(
         .and_then(|spare| writer.inventory.roster().by_name(spare).map(|node| node.id));
     if spare.is_some_and(|spare| writer.check_sight(spare).is_err()) {
         let subject = format!("node `{}`", body.with.as_deref().unwrap_or_default());
-        return Err(WriteError::NotFound { subject }.into());
+        return Err(write_failure(WriteError::NotFound { subject }));
     }
     let written = writer
         .write(query.terms(), |draft| {
@@ -414,12 +389,8 @@ pub(in crate::inventory) async fn swap(
 }
 
 fn refused(name: &Name, at: &str, message: String) -> WriteError {
-    WriteError::Refused(vec![hoist_inventory::plan::Refusal {
-        reason: hoist_inventory::plan::Reason::Invalid,
-        subject: format!("{} {name}", Kind::Node),
-        fault: Fault::new(at, message),
-        other: None,
-    }])
+    let fault = Diagnostic::new(at, message);
+    WriteError::Refused(vec![Refusal::of(Reason::Invalid, Kind::Node, name, fault)])
 }
 
 fn replace_macs(draft: &mut Draft<'_>, id: NodeId, body: &SwapRequest) -> Result<(), WriteError> {
@@ -464,7 +435,8 @@ fn exchange(draft: &mut Draft<'_>, id: NodeId, spare: &Name) -> Result<(), Write
         let message = format!("`{}` and `{spare}` have different interfaces", one.name);
         return Err(refused(&one.name, "with", message));
     }
-    let (hardware, spare_hardware) = (one.spec.clone(), other.spec.clone());
+    let hardware = one.spec.clone();
+    let spare_hardware = other.spec.clone();
     draft.amend_node(id, |node| move_in(&mut node.spec, &spare_hardware));
     draft.amend_node(spare_id, |node| move_in(&mut node.spec, &hardware));
     Ok(())

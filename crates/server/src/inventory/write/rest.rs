@@ -1,26 +1,23 @@
 //! Changing groups, partitions and networks.
 
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
-use hoist_inventory::Roster;
-use hoist_inventory::registry::WriteError;
 use hoist_model::document::{Document, DocumentName, Spec};
 use hoist_model::{Kind, Name};
+use hoist_site::Roster;
+use hoist_site::registry::WriteError;
 use http::{HeaderMap, StatusCode};
 
 use super::{WriteQuery, Writer, applied};
-use crate::auth::AuditContext;
-use crate::extract::{Json, Path, Query};
-use crate::failure::Failure;
+use crate::authorisation::Sight;
+use crate::inventory::etag;
 use crate::inventory::members::{group_object, parse_group};
 use crate::inventory::nodes::bad_parameter;
 use crate::inventory::refusal::invalid_documents;
-use crate::inventory::sight::Sight;
-use crate::inventory::{Inventory, etag};
-use crate::principal::Principal;
+use hoist_chassis::extract::{Json, Path, Query};
+use hoist_chassis::failure::Failure;
 
 /// One document, written as if it had been applied.
 async fn put(
@@ -31,7 +28,7 @@ async fn put(
 ) -> Result<(), Failure> {
     let faults = document.check();
     if !faults.is_empty() {
-        let error = |fault: hoist_model::Fault| hoist_model::document::DocumentError {
+        let error = |fault: hoist_diagnostic::Diagnostic| hoist_model::document::DocumentError {
             source: "body".to_owned(),
             line: 0,
             column: 0,
@@ -46,7 +43,7 @@ async fn put(
             let roster = writer.inventory.roster();
             let tag = tag_of(&roster, document.kind(), &document.name.to_string());
             etag::check(headers, tag.as_deref())?;
-            draft.apply(vec![document.clone()], &mut hoist_inventory::registry::mint_id);
+            draft.apply(vec![document.clone()], &mut hoist_site::registry::mint_id);
             Ok(())
         })
         .await?;
@@ -119,9 +116,7 @@ fn parse_name(text: &str) -> Result<Name, Failure> {
 }
 
 pub(in crate::inventory) async fn put_group(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path((partition, name)): Path<(String, String)>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
@@ -133,7 +128,6 @@ pub(in crate::inventory) async fn put_group(
     let sent = body.clone();
     let document =
         Document { name: DocumentName::Group(key.clone()), spec: Spec::Group(body.into_spec()) };
-    let writer = Writer { inventory, principal, audit };
     put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let sight = Sight::new(&writer.principal, Verb::Read, &roster);
@@ -142,22 +136,17 @@ pub(in crate::inventory) async fn put_group(
 }
 
 pub(in crate::inventory) async fn delete_group(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path((partition, name)): Path<(String, String)>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let key = parse_group(&partition, &name)?;
-    remove(Writer { inventory, principal, audit }, query, &headers, Kind::Group, key.to_string())
-        .await
+    remove(writer, query, &headers, Kind::Group, key.to_string()).await
 }
 
 pub(in crate::inventory) async fn put_partition(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(name): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
@@ -168,7 +157,6 @@ pub(in crate::inventory) async fn put_partition(
     let sent = body.clone();
     let document =
         Document { name: DocumentName::Plain(name.clone()), spec: Spec::Partition(body.into()) };
-    let writer = Writer { inventory, principal, audit };
     put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let after = roster.partition(&name).map_or(sent, |partition| partition.as_ref().into());
@@ -177,20 +165,16 @@ pub(in crate::inventory) async fn put_partition(
 }
 
 pub(in crate::inventory) async fn delete_partition(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(name): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    remove(Writer { inventory, principal, audit }, query, &headers, Kind::Partition, name).await
+    remove(writer, query, &headers, Kind::Partition, name).await
 }
 
 pub(in crate::inventory) async fn put_network(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(name): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
@@ -201,7 +185,6 @@ pub(in crate::inventory) async fn put_network(
     let sent = body.clone();
     let document =
         Document { name: DocumentName::Plain(name.clone()), spec: Spec::Network(body.into()) };
-    let writer = Writer { inventory, principal, audit };
     put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let after = roster.network(&name).map_or(sent, |network| network.as_ref().into());
@@ -210,12 +193,10 @@ pub(in crate::inventory) async fn put_network(
 }
 
 pub(in crate::inventory) async fn delete_network(
-    State(inventory): State<Inventory>,
-    principal: Principal,
-    audit: AuditContext,
+    writer: Writer,
     Path(name): Path<String>,
     Query(query): Query<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    remove(Writer { inventory, principal, audit }, query, &headers, Kind::Network, name).await
+    remove(writer, query, &headers, Kind::Network, name).await
 }

@@ -1,0 +1,16 @@
+//! The chassis over real sockets.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod site;
+
+mod access;
+mod audit;
+mod bounds;
+mod direct;
+mod events;
+mod jwt;
+mod lifecycle;
+mod plain;
+mod routes;
+mod tls;

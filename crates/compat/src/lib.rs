@@ -1,0 +1,11 @@
+//! Formats of other tools, converted to documents of hoist.
+//!
+//! [`fuel`] converts deployment tasks of Fuel to a task file. [`driver`] holds the provisioning
+//! drivers for input of nailgun, bareon-ironic and curtin.
+//!
+//! All of it are functions from text to values. The core (`hoist-deploy`, `hoist-provision`) must not
+//! depend on this crate: it defines the traits and the document types, and a program's composition
+//! root registers the drivers of this crate.
+
+pub mod driver;
+pub mod fuel;

@@ -1,0 +1,85 @@
+//! An SMD behind TLS whose certificate the machine's own authorities vouch for: no `import.ca`.
+
+use hoist_model::Exit;
+use hoist_testkit::controller_process::Controller;
+use hoist_testkit::smd::{Smd, SmdSet};
+use hoist_testkit::{certificates, eventually};
+use tempfile::TempDir;
+
+const NODES: u32 = 4;
+
+struct TlsSmd {
+    dir: TempDir,
+    smd: Smd,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl TlsSmd {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        certificates::write(dir.path());
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let smd = runtime.block_on(Smd::start_tls(SmdSet::synthetic(NODES), dir.path()));
+        Self { dir, smd, _runtime: runtime }
+    }
+
+    /// As BSS has it in its environment.
+    fn url(&self) -> String {
+        self.smd.url().replacen("smd+", "", 1)
+    }
+
+    /// A controller on a machine where the test's authority is installed.
+    fn controller(&self, environment: &[(&str, &str)], more: &[&str]) -> Controller {
+        let authority = self.dir.path().join("ca.pem");
+        let authority = ("SSL_CERT_FILE", authority.to_str().expect("a path in UTF-8"));
+        let more = [&["--listen", "127.0.0.1:0"], more].concat();
+        let environment = [environment, &[authority]].concat();
+        Controller::start_with(&self.dir.path().join("data"), &environment, &more)
+    }
+}
+
+fn imports_all(controller: &Controller) {
+    eventually("the nodes of SMD are imported", || {
+        let nodes = controller.nodes();
+        if nodes.len() == NODES as usize { Ok(()) } else { Err(nodes) }
+    });
+}
+
+#[test]
+fn inventory_behind_tls_is_imported_without_a_named_authority() {
+    let smd = TlsSmd::start();
+    imports_all(&smd.controller(&[], &["--inventory", &smd.smd.url()]));
+}
+
+#[test]
+fn hsm_url_with_https_is_imported() {
+    let smd = TlsSmd::start();
+    imports_all(&smd.controller(&[("HSM_URL", &smd.url())], &[]));
+}
+
+#[test]
+fn import_on_demand_reads_an_smd_behind_tls() {
+    let smd = TlsSmd::start();
+    let controller = smd.controller(&[], &[]);
+    let told = controller.does(&["node", "import", "smd", "--url", &smd.url()]);
+    assert!(told.contains(&format!("{NODES} added")), "{told}");
+}
+
+#[test]
+fn refresh_reads_the_own_source_and_says_what_changed() {
+    let smd = TlsSmd::start();
+    let controller = smd.controller(&[], &["--inventory", &smd.smd.url()]);
+    imports_all(&controller);
+    smd.smd.edit(|set| set.component(0)["Role"] = "Application".into());
+    let told = controller.does(&["refresh"]);
+    assert!(told.contains("0 added, 1 changed, 3 unchanged"), "{told}");
+    assert!(told.contains("  ~nid000001"), "{told}");
+    // The same by its URL; another source must not have the same name.
+    smd.smd.edit(|set| set.component(1)["Role"] = "Application".into());
+    let told = controller.does(&["node", "import", "smd", "--url", &smd.url()]);
+    assert!(told.contains("1 changed") && told.contains("  ~nid000002"), "{told}");
+    let other = controller.hoist(&["node", "import", "smd", "--url", "http://127.0.0.1:1"]);
+    let told = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert_eq!(other.status.code(), Some(Exit::Refused.code().into()), "{told}");
+    assert!(told.contains("hoist refresh"), "{told}");
+}

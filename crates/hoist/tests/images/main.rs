@@ -1,0 +1,5 @@
+//! Images for agents and systems: they are built, and virtual machines boot them.
+
+mod agent;
+mod retire;
+mod system;

@@ -1,0 +1,102 @@
+//! Images of whole disks: the table in the first MiB, and the use of the metadata area.
+
+use std::io;
+
+use crate::document::ImageTable;
+use crate::manifest::is_zero;
+use crate::metadata_area::START;
+use crate::partition_table::{self, FIRST_PARTITION, Geometry, TableOnDisk};
+use crate::read_at::ReadAt;
+
+/// The owner of the metadata area once the image is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The image leaves the area empty, so hoist metadata stays.
+    Ours,
+    /// The image uses the area for a loader or a partition.
+    Images,
+}
+
+/// Which table the first MiB of an image has, and where partitions begin, for a disk of this size.
+/// Says why a machine would not start from it, if it is of another sector size or does not fit.
+fn looked(size: u64, sector: u32, first: &[u8]) -> Result<(Option<ImageTable>, Vec<u64>), String> {
+    let found =
+        partition_table::read(&Only { size, first }, sector).map_err(|error| error.to_string())?;
+    Ok(match &found {
+        TableOnDisk::Nothing => (None, Vec::new()),
+        TableOnDisk::Mbr { partitions, .. } => {
+            (Some(ImageTable::Mbr), partitions.iter().map(|part| part.start).collect())
+        }
+        TableOnDisk::Gpt { table, .. } => {
+            let geometry = Geometry { size, sector: sector.into() };
+            table.check(&geometry).map_err(|error| error.to_string())?;
+            (Some(ImageTable::Gpt), table.partitions.iter().map(|part| part.start).collect())
+        }
+        TableOnDisk::Damaged(flaws) => {
+            let flaws: Vec<_> = flaws.iter().map(ToString::to_string).collect();
+            return Err(flaws.join(", "));
+        }
+    })
+}
+
+/// The table of an image, if it is as declared.
+pub fn table_of(
+    size: u64,
+    sector: u32,
+    first: &[u8],
+    said: Option<ImageTable>,
+) -> Result<Option<ImageTable>, String> {
+    let (is, _) = looked(size, sector, first)?;
+    as_said(is, said).map(|()| is)
+}
+
+/// Checks the first MiB of an image, which is written last, for a disk of this size. Returns why a
+/// machine would not boot from it, if the image has another sector size or another table than
+/// declared.
+pub fn judge(
+    size: u64,
+    sector: u32,
+    first: &[u8],
+    said: Option<ImageTable>,
+) -> Result<Place, String> {
+    let (is, starts) = looked(size, sector, first)?;
+    as_said(is, said)?;
+    let start = usize::try_from(START).expect("it is small");
+    let is_free = first.len() as u64 >= FIRST_PARTITION
+        && is_zero(&first[start..])
+        && is.is_some()
+        && starts.iter().all(|start| *start >= FIRST_PARTITION);
+    Ok(if is_free { Place::Ours } else { Place::Images })
+}
+
+fn as_said(is: Option<ImageTable>, said: Option<ImageTable>) -> Result<(), String> {
+    if let Some(said) = said.filter(|said| is != Some(*said)) {
+        let word = |table: Option<ImageTable>| match table {
+            None => "no table",
+            Some(ImageTable::Gpt) => "a GPT",
+            Some(ImageTable::Mbr) => "an MBR",
+        };
+        return Err(format!("it has {}, not {}", word(is), word(Some(said))));
+    }
+    Ok(())
+}
+
+/// A disk without other contents: its former end does not count.
+struct Only<'a> {
+    size: u64,
+    first: &'a [u8],
+}
+
+impl ReadAt for Only<'_> {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let first = usize::try_from(at).ok().and_then(|at| self.first.get(at..)).unwrap_or(&[]);
+        let length = first.len().min(into.len());
+        into[..length].copy_from_slice(&first[..length]);
+        into[length..].fill(0);
+        Ok(())
+    }
+}

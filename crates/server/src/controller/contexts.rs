@@ -1,0 +1,139 @@
+//! All contexts of a controller, made in the order in which they depend on each other.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hoist_chassis::{Chassis, Route};
+use hoist_site::SeedProvider;
+
+use super::Config;
+use crate::artifacts::{self, Artifacts};
+use crate::backup;
+use crate::boot::{self, Boot, Contacts};
+use crate::deploy::{self, Deploy};
+use crate::enrollment::AgentsSent;
+use crate::hsm::{self, Hsm};
+use crate::http_client::HttpClientError;
+use crate::inventory::{self, Inventory};
+use crate::metadata::{self, Metadata, Providers};
+use crate::provision::{self, Provision, Runs};
+use crate::site::Site;
+use crate::vault::Vault;
+
+/// Services beside this controller that contexts ask. Nothing is connected yet.
+pub(super) struct OtherServices {
+    contacts: Contacts,
+    providers: Arc<Providers>,
+}
+
+impl OtherServices {
+    pub(super) fn open(config: &Config, site: &Site) -> Result<Self, HttpClientError> {
+        let providers = Providers::new(&site.key, &config.metadata, &site.data_dir)?;
+        let contacts = Contacts::new(&config.boot.helpers)?;
+        Ok(Self { contacts, providers: Arc::new(providers) })
+    }
+}
+
+/// All contexts.
+pub(super) struct Contexts {
+    chassis: Chassis,
+    data_dir: PathBuf,
+    inventory: Inventory,
+    boot: Boot,
+    metadata: Metadata,
+    provision: Provision,
+    hsm: Hsm,
+    artifacts: Artifacts,
+    deploy: Deploy,
+}
+
+impl Contexts {
+    pub(super) fn new(
+        chassis: &Chassis,
+        site: &Site,
+        services: OtherServices,
+        config: Config,
+    ) -> Self {
+        let OtherServices { contacts, providers } = services;
+        let vault = Arc::new(Vault::new(&site.data_dir, config.metadata.variables));
+        let advertise = config.boot.scripts.advertise.clone();
+        let agents_sent = AgentsSent::default();
+        let runs = Runs::new(chassis, site, agents_sent.clone(), config.agent_silence);
+
+        let inventory = Inventory::new(chassis, site);
+        let boot = Boot::new(
+            chassis,
+            boot::Dependencies {
+                site: site.clone(),
+                contacts,
+                seeds: Arc::clone(&providers) as Arc<dyn SeedProvider>,
+                agents_sent,
+                unerased: Arc::new(runs.clone()),
+                settings: config.boot,
+            },
+        );
+        let metadata = Metadata::new(metadata::Dependencies {
+            boot: boot.clone(),
+            key: site.key.clone(),
+            providers,
+            unknown: config.metadata.unknown,
+            vault: Arc::clone(&vault),
+            node_up: Arc::new(runs.clone()),
+        });
+        let artifacts = Artifacts::new(
+            chassis,
+            artifacts::Dependencies {
+                registry: site.registry.clone(),
+                data_dir: site.data_dir.clone(),
+                siblings: advertise.clone(),
+                retained: Arc::new(runs.clone()),
+            },
+        );
+        let systems = Arc::new(runs.clone());
+        let provision = Provision::new(provision::Dependencies {
+            metadata: metadata.clone(),
+            runs,
+            advertise,
+            plain_port: Arc::clone(&site.ports.plain),
+        });
+        let deploy = Deploy::new(
+            chassis,
+            deploy::Dependencies { site: site.clone(), vault, systems, settings: config.deploy },
+        );
+        Self {
+            chassis: chassis.clone(),
+            data_dir: site.data_dir.clone(),
+            inventory,
+            boot,
+            metadata,
+            provision,
+            hsm: Hsm::new(chassis, site),
+            artifacts,
+            deploy,
+        }
+    }
+
+    pub(super) fn routes(&self) -> Vec<Route> {
+        let mut routes = backup::route::routes(&self.chassis, self.data_dir.clone());
+        routes.extend(inventory::routes(&self.inventory));
+        routes.extend(boot::routes(&self.boot));
+        routes.extend(metadata::routes(&self.metadata));
+        routes.extend(provision::routes(&self.provision));
+        routes.extend(hsm::routes(&self.hsm));
+        routes.extend(artifacts::routes(&self.artifacts));
+        routes.extend(deploy::routes(&self.deploy));
+        routes
+    }
+
+    /// Starts the background tasks of the contexts.
+    pub(super) fn start(&self) {
+        self.boot.start();
+        self.provision.start();
+        self.artifacts.start();
+    }
+
+    /// The context that the controller asks for the status of the site.
+    pub(super) fn into_inventory(self) -> Inventory {
+        self.inventory
+    }
+}

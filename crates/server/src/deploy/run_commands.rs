@@ -1,0 +1,341 @@
+//! What operators say to a run.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use hoist_api::Code;
+use hoist_api::deploy::{Order, OrderResult, RunState};
+use hoist_engine::record::Outcome;
+use hoist_engine::run::{State as StepState, StepEnd};
+use hoist_engine::{Event, StepId};
+use serde::Deserialize;
+
+use super::concurrent::ConcurrentRun;
+use super::queries::no_instance;
+use super::view::{View, word};
+use super::{Deploy, WRITE};
+use hoist_chassis::auth::AuditContext;
+use hoist_chassis::extract::{Flag, Json, Path, Query};
+use hoist_chassis::failure::Failure;
+use hoist_chassis::route::Route;
+
+const MAX_ORDER: usize = 1024 * 1024;
+
+/// Instances that a run can be told to stop after, so that they fit in one record.
+const MAX_AFTER: usize = 100_000;
+
+/// How long an answer waits until the command is in the journal.
+const HEARD: Duration = Duration::from_secs(5);
+
+pub(super) fn routes() -> Vec<Route<Deploy>> {
+    macro_rules! orders {
+        ($($word:literal: $summary:literal,)*) => {
+            vec![$(
+                Route::post(
+                    concat!("/deploy/v1/runs/{run}/", $word),
+                    WRITE,
+                    |deploy, run, query, audit, body| order($word, deploy, run, query, audit, body),
+                )
+                .summary($summary)
+                .flag("dry_run", "change nothing, return the affected instances")
+                .body_limit(MAX_ORDER)
+                .takes::<Order>()
+                .gives::<OrderResult>(200),
+            )*]
+        };
+    }
+    orders! {
+        "stop": "Start nothing new; with `now`, end also what runs; with `after`, only after a barrier or a task",
+        "resume": "Resume a run that was stopped, paused or failed",
+        "pause": "Start nothing new, in all of the run or on nodes, until it is unpaused",
+        "unpause": "Take a pause back",
+        "hold": "Let instances not start, though they could, until they are released",
+        "release": "Take a hold back",
+        "retry": "Retry instances that failed or whose outcome is unknown",
+        "mark": "Set the outcome of an instance that failed or whose outcome is unknown",
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct OrderQuery {
+    #[serde(default)]
+    dry_run: Flag,
+}
+
+async fn order(
+    word: &'static str,
+    State(deploy): State<Deploy>,
+    Path(run): Path<String>,
+    Query(query): Query<OrderQuery>,
+    audit: AuditContext,
+    Json(order): Json<Order>,
+) -> Result<Json<OrderResult>, Failure> {
+    let dry_run = query.dry_run.0;
+    if dry_run {
+        audit.nothing_written();
+    }
+    let id = deploy.resolve(&run).await?;
+    let by = audit.draft().who;
+    let insists = order.allow_concurrent;
+    let (told, view, concurrent) = {
+        let id = id.clone();
+        let said = deploy.blocking(move |runs| {
+            let view = runs.view_to_go_on(&id)?;
+            let told = events(&view, word, &order, &by);
+            let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
+            let told = match told {
+                Ok(told) => told,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let concurrent = runs.concurrent_with_events(&id, &view.run, &told.events)?;
+            Ok(Ok((told, view, concurrent_texts(&concurrent))))
+        });
+        said.await??
+    };
+    let before = view.records.len();
+    if !dry_run {
+        let events = Arc::new(told.events);
+        let said = Arc::clone(&events);
+        let entry = deploy.blocking(move |runs| runs.tell(&id, &said, insists)).await?;
+        if let Some(entry) = entry {
+            let heard = tokio::time::timeout(HEARD, entry.heard(&events, before)).await;
+            if heard != Ok(true) {
+                return Err(unheard(heard.is_err()));
+            }
+        }
+        deploy.note(&audit, format!("run/{}: {word}", view.file.id)).await;
+    }
+    let id = view.file.id.clone();
+    let summary = deploy.blocking(move |runs| Ok(runs.summary(&id))).await?;
+    let run = summary.unwrap_or_else(|| view.summary());
+    let instances = told.about.iter().map(|id| view.name(*id).to_owned()).collect();
+    let gaps = Vec::new();
+    let unsure = Vec::new();
+    Ok(Json(OrderResult { run, instances, gaps, unsure, concurrent, dry_run }))
+}
+
+/// Runs on the same nodes, a sentence each.
+pub(super) fn concurrent_texts(concurrent: &[ConcurrentRun]) -> Vec<String> {
+    concurrent.iter().map(ToString::to_string).collect()
+}
+
+/// The run rejected the command, or did not accept it in time.
+fn unheard(is_late: bool) -> Failure {
+    let detail = if is_late {
+        "the run has not taken that yet; it may still"
+    } else {
+        "the run ended before it could take that"
+    };
+    Failure::new(Code::Conflict, detail).with_remedy("`hoist deploy show` says where it stands")
+}
+
+/// The events of a command, and the instances that it affects.
+#[derive(Debug)]
+struct RunCommand {
+    events: Vec<Event>,
+    about: Vec<StepId>,
+}
+
+impl RunCommand {
+    fn run(event: Event) -> Self {
+        Self { events: vec![event], about: Vec::new() }
+    }
+}
+
+/// The meaning of a command in the current state of the run.
+fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<RunCommand, Failure> {
+    let by = by.to_owned();
+    let refuse = |detail: &str, remedy: &str| {
+        Err(Failure::new(Code::Conflict, detail.to_owned()).with_remedy(remedy.to_owned()))
+    };
+    let state = view.state();
+    match word {
+        "resume" if state == RunState::Ended => what_is_left(view, by),
+        // The earlier commands count, and the resume adds none.
+        "resume" if state == RunState::Broken => {
+            Ok(RunCommand { events: Vec::new(), about: Vec::new() })
+        }
+        _ if state == RunState::Broken => {
+            refuse("no controller drives the run", "`hoist deploy resume` continues it")
+        }
+        "resume" if state == RunState::Stopping => Ok(RunCommand::run(Event::Resume { by })),
+        "resume" if state == RunState::Paused => {
+            Ok(RunCommand::run(Event::Pause { subject: None, paused: false, by }))
+        }
+        "resume" => refuse("the run is under way", "`hoist deploy watch` shows it"),
+        _ if state == RunState::Ended && !matches!(word, "mark" | "retry") => {
+            refuse("the run has ended", "`hoist deploy resume` continues it")
+        }
+        "stop" => {
+            let Some(after) = &order.after else {
+                return Ok(RunCommand::run(Event::Stop { now: order.now, by }));
+            };
+            let about = view.find(after);
+            if about.is_empty() {
+                return Err(no_instance(view, after));
+            }
+            if about.len() > MAX_AFTER {
+                let detail = format!("`{after}` is on {} nodes", about.len());
+                let remedy = format!("name a barrier; at most {MAX_AFTER} instances fit");
+                return refuse(&detail, &remedy);
+            }
+            let vertices = about.clone();
+            Ok(RunCommand { events: vec![Event::StopAfter { vertices, by }], about })
+        }
+        "hold" | "release" => {
+            let about = about(view, order)?;
+            let held = word == "hold";
+            let hold = |id: &StepId| Event::Hold { step: *id, held, by: by.clone() };
+            Ok(RunCommand { events: about.iter().map(hold).collect(), about })
+        }
+        "retry" => {
+            let about = about(view, order)?;
+            let ended_badly = |state| {
+                matches!(
+                    state,
+                    StepState::Unknown
+                        | StepState::Ended(
+                            StepEnd::Failed(_) | StepEnd::Interrupted | StepEnd::Undone
+                        )
+                )
+            };
+            expect(
+                view,
+                &about,
+                ended_badly,
+                "only failed, unknown and undone instances can be retried",
+            )?;
+            let retry = |id: &StepId| Event::Retry { step: *id, by: by.clone() };
+            Ok(RunCommand { events: about.iter().map(retry).collect(), about })
+        }
+        "pause" | "unpause" => {
+            let paused = word == "pause";
+            let pause = |subject| Event::Pause { subject, paused, by: by.clone() };
+            let events = paused_subjects(view, order)?.into_iter().map(pause).collect();
+            Ok(RunCommand { events, about: Vec::new() })
+        }
+        "mark" => {
+            let Some(good) = order.good else {
+                return Err(Failure::new(Code::InvalidBody, "`good` says how the instance ended"));
+            };
+            let about = about(view, order)?;
+            let open =
+                |state| matches!(state, StepState::Unknown | StepState::Ended(StepEnd::Failed(_)));
+            expect(view, &about, open, "only what failed or is unknown can be marked")?;
+            let mark = |id: &StepId| Event::Mark { step: *id, good, by: by.clone() };
+            Ok(RunCommand { events: about.iter().map(mark).collect(), about })
+        }
+        _ => Err(Failure::new(Code::UnknownRoute, format!("a run cannot be told to `{word}`"))
+            .with_remedy("`/openapi.json` lists the commands")),
+    }
+}
+
+/// An ended run retries every instance that did not succeed.
+fn what_is_left(view: &View, by: String) -> Result<RunCommand, Failure> {
+    let good = |id: StepId| match view.run.state(id) {
+        StepState::Ended(ended) => ended.is_good(),
+        _ => false,
+    };
+    let left = view.steps().map(|(id, _)| id).filter(|id| !good(*id)).collect::<Vec<_>>();
+    // Instances marked as succeeded since change the outcome.
+    let was_good = matches!(view.run.outcome(), Some(Outcome::Succeeded));
+    if left.is_empty() && was_good {
+        return Err(Failure::new(Code::Conflict, "nothing is left to do in the run")
+            .with_remedy("start another run"));
+    }
+    Ok(RunCommand { events: vec![Event::Resume { by }], about: left })
+}
+
+/// Refuses events that the run would reject.
+fn has_effect(view: &View, told: &RunCommand) -> Result<(), Failure> {
+    let refusal = told.events.iter().find_map(|event| view.run.takes(event).err());
+    let Some(refusal) = refusal.map(|refusal| refusal.to_string()) else { return Ok(()) };
+    Err(match refusal.split_once("; ") {
+        Some((detail, remedy)) => Failure::new(Code::Conflict, detail).with_remedy(remedy),
+        None => Failure::new(Code::Conflict, refusal),
+    })
+}
+
+/// All of them are in a state that the order is for.
+fn expect(
+    view: &View,
+    about: &[StepId],
+    fits: impl Fn(StepState) -> bool,
+    remedy: &str,
+) -> Result<(), Failure> {
+    let Some(id) = about.iter().find(|id| !fits(view.run.state(**id))) else { return Ok(()) };
+    let detail = format!("{} is {}", view.name(*id), word(view.run.state(*id)));
+    Err(Failure::new(Code::Conflict, detail).with_remedy(remedy.to_owned()))
+}
+
+fn subject(view: &View, node: &str) -> Result<u32, Failure> {
+    let subjects = &view.plan.draft().subjects;
+    let at = subjects.iter().position(|subject| subject == node);
+    at.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| {
+        let failure = Failure::new(Code::NotFound, format!("no step of the run is on `{node}`"));
+        match hoist_chassis::extract::nearest(node, subjects.iter().map(String::as_str)) {
+            Some(name) => failure.with_remedy(format!("did you mean `{name}`?")),
+            None => failure,
+        }
+    })
+}
+
+/// The subjects of a pause; `None` is the whole run.
+fn paused_subjects(view: &View, order: &Order) -> Result<Vec<Option<u32>>, Failure> {
+    match (&order.node, &order.role) {
+        (None, None) => Ok(vec![None]),
+        (Some(node), None) => Ok(vec![Some(subject(view, node)?)]),
+        (None, Some(role)) => Ok(members(view, role)?.into_iter().map(Some).collect()),
+        (Some(_), Some(_)) => {
+            Err(Failure::new(Code::InvalidBody, "`node` and `role` are both there")
+                .with_remedy("name the one or the other"))
+        }
+    }
+}
+
+/// The nodes on which the run does something for a role.
+fn members(view: &View, role: &str) -> Result<BTreeSet<u32>, Failure> {
+    let failure_domains = &view.plan.draft().failure_domains;
+    // The canaries of a role are counted by themselves.
+    let canaries = format!("{role} canaries");
+    let is_meant = |at: u32| {
+        let name = &failure_domains[at as usize].name;
+        name == role || *name == canaries
+    };
+    if !failure_domains.iter().any(|failure_domain| failure_domain.name == role) {
+        let failure = Failure::new(Code::NotFound, format!("the run has no role `{role}`"));
+        let names = failure_domains.iter().map(|failure_domain| failure_domain.name.as_str());
+        return Err(match hoist_chassis::extract::nearest(role, names) {
+            Some(name) => failure.with_remedy(format!("did you mean `{name}`?")),
+            None => failure,
+        });
+    }
+    let of_role = view.steps().filter(|(_, step)| step.failure_domain.is_some_and(is_meant));
+    let members: BTreeSet<u32> = of_role.filter_map(|(_, step)| step.subject).collect();
+    if members.is_empty() {
+        return Err(Failure::new(
+            Code::NotFound,
+            format!("no step of the run is of role `{role}`"),
+        ));
+    }
+    Ok(members)
+}
+
+/// The instances that an order names.
+pub(super) fn about(view: &View, order: &Order) -> Result<Vec<StepId>, Failure> {
+    if order.instances.is_empty() {
+        return Err(Failure::new(Code::InvalidBody, "no instance is named")
+            .with_remedy("name at least one in `instances`"));
+    }
+    let mut about = Vec::new();
+    let mut seen = BTreeSet::new();
+    for given in &order.instances {
+        match view.find(given) {
+            found if found.is_empty() => return Err(no_instance(view, given)),
+            found => about.extend(found.into_iter().filter(|id| seen.insert(*id))),
+        }
+    }
+    Ok(about)
+}

@@ -1,0 +1,139 @@
+//! Nodes that are reached by ssh: a real sshd.
+
+use hoist_server::controller::Config;
+use hoist_testkit::sshd::SshServer;
+use serde_json::{Value, json};
+
+use crate::deploy::{RUNS, document, mac, plan, start, step, until};
+use crate::site::Site;
+
+fn settings(sshd: &SshServer, config: &mut Config) {
+    let deploy = &mut config.deploy;
+    deploy.ssh = Some("*".parse().expect("a selector"));
+    (deploy.ssh_key, deploy.ssh_port) = (Some(sshd.key()), Some(sshd.port()));
+    deploy.ssh_known_hosts = Some(sshd.known_hosts());
+}
+
+/// Nodes `n1`, `n2` and `n3`, of which only the first has an address.
+async fn far(sshd: &SshServer, change: impl FnOnce(&mut Config)) -> Site {
+    let site = Site::start_with(|config| {
+        settings(sshd, config);
+        change(config);
+    })
+    .await;
+    let node = |n: u32| {
+        let addresses = if n == 1 { vec!["127.0.0.1/8"] } else { Vec::new() };
+        let interface = json!({"name": "eth0", "mac": mac(n), "addresses": addresses});
+        document("Node", &format!("n{n}"), &json!({ "interfaces": [interface] }))
+    };
+    site.apply(&[node(1), node(2), node(3)]).await;
+    site
+}
+
+fn lines(sshd: &SshServer, name: &str) -> usize {
+    fs_err::read_to_string(sshd.file(name)).unwrap_or_default().lines().count()
+}
+
+fn why(ended: &Value) -> &str {
+    ended["failures"][0]["reason"].as_str().expect("a reason")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_on_far_nodes_comes_to_its_end_and_what_was_printed_is_kept() {
+    let sshd = SshServer::start();
+    let site = far(&sshd, |_| {}).await;
+    let vertices = [
+        step("first@n1", 1, "echo x >> $HOME/first", &[]),
+        step("last@n1", 1, "echo x >> $HOME/last; cat $HOME/first; echo the end", &[0]),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    assert_eq!(["first", "last"].map(|name| lines(&sshd, name)), [1, 1]);
+    let output = site.get(&format!("{RUNS}/{run}/output/last@n1/1")).await.expect(200);
+    assert!(output.text().contains("x\nthe end"), "{}", output.text());
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_ssh_cannot_or_may_not_reach_is_named_with_the_reason() {
+    let sshd = SshServer::start();
+    let site = far(&sshd, |_| {}).await;
+    let run = start(&site, &plan(&[step("a@n2", 2, "true", &[])])).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(why(&ended), "internal: node `n2` has no address; give an interface one");
+    site.stop().await;
+    let another = SshServer::start();
+    let site = far(&sshd, |config| {
+        config.deploy.ssh_known_hosts = Some(another.known_hosts());
+    })
+    .await;
+    let run = start(&site, &plan(&[step("a@n1", 1, "touch $HOME/there", &[])])).await;
+    let ended = until(&site, &run, "ended").await;
+    assert!(why(&ended).contains("Host key verification failed"), "{ended:#}");
+    assert!(!sshd.file("there").exists());
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn remote_dry_run_reports_changes_and_makes_none() {
+    let sshd = SshServer::start();
+    let site = far(&sshd, |_| {}).await;
+    let home = sshd.file("");
+    let path = |name: &str| home.join(name).display().to_string();
+    fs_err::write(home.join("page"), "old\n").expect("a file");
+    fs_err::write(home.join("same"), "same\n").expect("a file");
+    let file = |name: &str, text: &str, mode: &str| {
+        let input = json!({"path": path(name), "text": text, "mode": mode});
+        let step = json!({"call": {"action": "file", "input": input}, "subject": 0});
+        json!({"name": format!("{name}@n1"), "kind": {"step": step}})
+    };
+    let vertices = [
+        file("page", "new\n", "0644"),
+        file("same", "same\n", "0644"),
+        file("fresh", "fresh\n", "0644"),
+        file("hidden", "hidden\n", "0600"),
+        step("run@n1", 1, "touch $HOME/there", &[]),
+        step("lost@n2", 2, "true", &[]),
+    ];
+    let body = json!({"title": "test", "plan": plan(&vertices)});
+    let answer = site.post(&format!("{RUNS}?dry_run=1&predict=1"), &body).await.expect(200).json();
+    let found = &answer["predictions"];
+    let diff = |at: usize| found[at]["diff"].as_str().unwrap_or_default();
+    assert!(diff(0).ends_with("@@ -1 +1 @@\n-old\n+new\n"), "{found:#}");
+    assert_eq!(found[1]["change"], "none", "{found:#}");
+    assert!(diff(2).ends_with("+fresh\n"), "{found:#}");
+    assert!(diff(3).contains("does not exist\n(not shown"), "{found:#}");
+    assert!(!diff(3).contains("hidden\n"), "{found:#}");
+    assert_eq!(found[4]["reason"], "`shell` cannot tell before it is done");
+    assert_eq!(found[5]["reason"], "`shell` cannot tell before it is done");
+    for name in ["fresh", "hidden", "there"] {
+        assert!(!sshd.file(name).exists(), "{name}");
+    }
+    assert_eq!(fs_err::read_to_string(sshd.file("page")).expect("a file"), "old\n");
+    let attempts = fs_err::read_dir(home.join(".hoist/attempts")).expect("a directory");
+    assert_eq!(attempts.count(), 0, "nothing of it is left");
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn actions_unsupported_over_ssh_are_named_before_the_run() {
+    let sshd = SshServer::start();
+    let site = far(&sshd, |_| {}).await;
+    let text = "hoist: 1\ntasks:\n\
+        \x20 first:\n    on: node:n1\n    run: {shell: \"touch $HOME/there\"}\n\
+        \x20 rules:\n    on: node:n1\n    requires: [first]\n    run: {puppet: {manifest: /x.pp}}\n\
+        \x20 asks:\n    on: node:n1\n    run: {shell: \"true\"}\n    check:\n      after:\n\
+        \x20       - {http: {url: \"http://localhost/\"}, for: 5s}\n        - {shell: \"true\", for: 5s}\n";
+    let body = json!({"title": "far", "files": [{"name": "tasks.yaml", "text": text}]});
+    let planned = site.post("/deploy/v1/plans", &body).await.expect(200).json();
+    let told = planned["diagnostics"].as_array().expect("a list").iter();
+    let told: Vec<_> =
+        told.filter(|one| one["code"] == "W605").map(|one| one["message"].clone()).collect();
+    let said = |action| format!("`{action}` cannot be done through ssh, as `n1` is reached");
+    assert_eq!(told, [said("http"), said("puppet")]);
+    let problem = site.post(RUNS, &body).await.problem(409, "conflict");
+    assert!(problem.detail.contains("`http` cannot be done"), "{}", problem.detail);
+    assert!(!sshd.file("there").exists(), "nothing has begun");
+    site.stop().await;
+}

@@ -1,0 +1,165 @@
+//! Starts at which the store or the source cannot be read.
+
+use std::time::Duration;
+
+use hoist_server::inventory::SourceConfig;
+use hoist_site::last_good;
+use hoist_testkit::etcd::EtcdServer;
+use hoist_testkit::postgres::PostgresServer;
+use hoist_testkit::smd::{Mode, Smd, SmdSet};
+use hoist_testkit::{eventually, eventually_async};
+use serde_json::json;
+
+use crate::site::{NODES, Site, mac, node};
+
+const SCRIPT: &str = "/boot/v1/bootscript";
+
+/// Nothing is known: machines are told to ask again, and nobody hears that a node does not exist.
+async fn is_not_ready(site: &Site) {
+    let ready = site.get("/readyz").await.expect(503).json();
+    assert_eq!(ready["status"], "down", "{ready}");
+    for path in [NODES.to_owned(), format!("{NODES}/by/mac/{}", mac(1))] {
+        site.get(&path).await.problem(503, "store-unavailable");
+    }
+    for query in [format!("mac={}", mac(1)), format!("mac={}&arch=x86_64", mac(1))] {
+        let answer = site.ask_as_nobody("GET", &format!("{SCRIPT}?{query}")).send().await;
+        let script = answer.expect(200).text();
+        assert!(script.contains("sleep ") && script.contains("chain "), "{query}: {script}");
+    }
+    let seed = site.ask_as_nobody("GET", "/meta/v1/seed/meta-data").send().await.expect(503);
+    assert!(seed.headers.contains_key("retry-after"), "{seed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn first_start_without_the_store_is_not_ready() {
+    let server = EtcdServer::start();
+    let url = server.url("site");
+    tokio::task::block_in_place(|| server.stop());
+    let site = Site::start_with(|config| config.store.clone_from(&url)).await;
+    is_not_ready(&site).await;
+    site.post(NODES, &node(1)).await.problem(503, "read-only");
+    let status = site.get("/inventory/v1/status").await.expect(200).json();
+    assert_eq!(status["roster"]["loaded_from"], "nothing", "{status}");
+
+    tokio::task::block_in_place(|| server.resume());
+    site.eventually("/readyz", |answer| answer.json()["status"] == "ok").await;
+    site.add(&node(1)).await;
+    site.get(&format!("{NODES}/by/mac/{}", mac(2))).await.problem(404, "not-found");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn first_start_without_the_source_is_not_ready() {
+    let smd = Smd::start(SmdSet::synthetic(20)).await;
+    smd.set_mode(Mode::Fail);
+    let mut source = SourceConfig::new(smd.url().parse().expect("an address")).expect("a source");
+    source.every = Duration::from_millis(200);
+    source.smd.retry_pause = Duration::from_millis(10);
+    let site = Site::start_with(|config| config.source = Some(source)).await;
+    is_not_ready(&site).await;
+    smd.set_mode(Mode::Normal);
+    site.eventually("/readyz", |answer| answer.json()["status"] == "ok").await;
+    site.get(&format!("{NODES}/by/xname/{}", SmdSet::xname(1))).await.expect(200);
+    // Imported nodes are a complete site, also while the source is away.
+    smd.set_mode(Mode::Fail);
+    let site = site.restart().await;
+    site.get("/readyz").await.expect(200);
+    site.stop().await;
+    smd.stop().await;
+}
+
+/// The store answers, and refuses this controller.
+async fn refused(url: String, refuse: impl AsyncFn(), admit: impl AsyncFn()) {
+    let site = Site::start_with(|config| config.store.clone_from(&url)).await;
+    site.add(&node(1)).await;
+    let copy = site.data_dir().join("roster.snapshot");
+    tokio::task::block_in_place(|| {
+        eventually("last-good copy is current", || {
+            last_good::read(&copy).is_ok_and(|(roster, _)| roster.len() == 1)
+        });
+    });
+    let (dir, config) = site.stop().await;
+    refuse().await;
+    let site = Site::start_again(dir, config).await;
+    site.get(&format!("{NODES}/by/mac/{}", mac(1))).await.expect(200);
+    let problem = site.post(NODES, &node(2)).await.problem(503, "read-only");
+    assert!(problem.detail.contains("the store refuses this controller"), "{}", problem.detail);
+    let ready = site.get("/readyz").await.expect(200).json();
+    assert_eq!(ready["status"], "degraded", "{ready}");
+    let status = site.get("/inventory/v1/status").await.expect(200).json();
+    assert_eq!(
+        (&status["roster"]["loaded_from"], &status["store"]["connected"]),
+        (&json!("snapshot"), &json!(false)),
+        "{status}"
+    );
+    admit().await;
+    eventually_async("write succeeds again", async || {
+        let answer = site.post(NODES, &node(2)).await;
+        if answer.status == 201 { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_good_copy_serves_when_the_password_was_changed() {
+    let server = EtcdServer::start();
+    server.demand_password("sesame");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "sesame").expect("a password");
+    let url = format!("{}?user=root&password-file={}", server.url("site"), file.path().display());
+    let refuse = async || {
+        tokio::task::block_in_place(|| server.change_password("sesame", "other"));
+    };
+    let admit = async || std::fs::write(file.path(), "other").expect("a password");
+    Box::pin(refused(url, refuse, admit)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_good_copy_serves_when_rights_were_revoked() {
+    let server = PostgresServer::start();
+    let run = |sql: &str| tokio::task::block_in_place(|| server.execute(sql));
+    run("create role tenant login; grant create on database postgres to tenant");
+    let url = server.url("site").replace("hoist@", "tenant@");
+    let refuse = async || run("alter role tenant nologin");
+    let admit = async || run("alter role tenant login");
+    Box::pin(refused(url, refuse, admit)).await;
+}
+
+/// A transaction that is committed and cannot be applied: every reader has to finish it first.
+#[tokio::test(flavor = "multi_thread")]
+async fn last_good_copy_serves_when_etcd_is_full() {
+    let server = EtcdServer::start_with_quota(16 << 20);
+    let url = server.url("site");
+    let site = Site::start_with(|config| config.store.clone_from(&url)).await;
+    site.add(&node(1)).await;
+    let large = vec![7; 1 << 20];
+    let fill = |n: u32| hoist_store::Txn {
+        compares: Vec::new(),
+        ops: (0..3)
+            .map(|part| {
+                let key = format!("ballast/{n}/{part}").parse().expect("a key");
+                hoist_store::Op::Put(key, large.clone())
+            })
+            .collect(),
+    };
+    let store = std::sync::Arc::clone(site.controller.registry().store());
+    let mut n = 0;
+    let full = loop {
+        n += 1;
+        match store.commit(fill(n)).await {
+            Ok(_) => assert!(n < 100, "the quota is never reached"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, hoist_store::StoreError::Full { .. }), "{full}");
+    drop(store);
+    site.post(NODES, &node(2)).await.problem(507, "store-full");
+    let told = |answer: &crate::site::Answer| answer.json()["store"]["full"] == true;
+    site.eventually("/inventory/v1/status", told).await;
+    let site = site.restart().await;
+    site.get(&format!("{NODES}/by/mac/{}", mac(1))).await.expect(200);
+    let ready = site.eventually("/readyz", |answer| answer.json()["status"] == "degraded").await;
+    assert!(ready.text().contains("no space left"), "{}", ready.text());
+    site.stop().await;
+}
