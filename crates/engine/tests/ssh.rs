@@ -21,6 +21,7 @@ use hoist_engine::run::AttemptStatus;
 use hoist_engine::ssh::{Login, SshExecutor, SshSetup};
 use hoist_engine::{Effect, Event};
 use hoist_testkit::eventually;
+use hoist_testkit::scratch::free_port;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -200,11 +201,6 @@ impl Sshd {
     fn attempts(&self) -> PathBuf {
         self.dir.path().join("home/.hoist/attempts")
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 const STEP: StepId = StepId(0);

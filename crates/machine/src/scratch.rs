@@ -87,9 +87,9 @@ impl Drop for Scratch {
     }
 }
 
-/// A loopback port that was free a moment ago. It lies below the range that the kernel assigns by
-/// itself: a connection of another test could take a port of that range before the server is up, or
-/// while it is stopped.
+/// A loopback port that no other test program gets until this process ends. It lies below the range
+/// that the kernel assigns by itself: a connection of another test could take a port of that range
+/// before the server is up, or while it is stopped.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id().wrapping_mul(PORTS_A_PROCESS);
@@ -97,11 +97,26 @@ pub fn free_port() -> u16 {
         let turn = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let place = turn % u32::from(PORTS.end - PORTS.start);
         let port = PORTS.start + u16::try_from(place).expect("less than there are ports");
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if reserve(port) && std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
     panic!("no port of {PORTS:?} is free on loopback")
+}
+
+/// Locks the port's file for the life of this process. A bind alone does not reserve a port: two
+/// programs could both find it free, and the second would talk to the server of the first.
+fn reserve(port: u16) -> bool {
+    let user = rustix::process::getuid().as_raw();
+    let dir = std::env::temp_dir().join(format!("hoist-test-ports-{user}"));
+    std::fs::create_dir_all(&dir).expect("a directory for the reserved ports");
+    let file = std::fs::File::create(dir.join(port.to_string())).expect("the file of a port");
+    let reserved = file.try_lock().is_ok();
+    if reserved {
+        // Never closed: the lock ends with the process.
+        let _ = std::os::fd::IntoRawFd::into_raw_fd(file);
+    }
+    reserved
 }
 
 /// Below Linux's own range, which begins at 32768.

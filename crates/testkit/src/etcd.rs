@@ -50,7 +50,9 @@ impl EtcdServer {
             // A member is healthy when most of them run.
             *server.process.lock() = Some(server.scratch.spawn("etcd", &mut server.command()));
         }
-        servers.iter().for_each(Self::wait_until_healthy);
+        for server in &servers {
+            server.wait_until_healthy(server.process.lock().as_mut().expect("just started"));
+        }
         servers
     }
 
@@ -178,8 +180,9 @@ impl EtcdServer {
     pub fn resume(&self) {
         let mut process = self.process.lock();
         if process.is_none() {
-            *process = Some(self.scratch.spawn("etcd", &mut self.command()));
-            self.wait_until_healthy();
+            let mut child = self.scratch.spawn("etcd", &mut self.command());
+            self.wait_until_healthy(&mut child);
+            *process = Some(child);
         }
     }
 
@@ -224,9 +227,11 @@ impl EtcdServer {
         command
     }
 
-    fn wait_until_healthy(&self) {
+    fn wait_until_healthy(&self, child: &mut Child) {
         let deadline = Instant::now() + START_TIMEOUT;
         while !self.is_healthy() {
+            let ended = child.try_wait().expect("our own child can be asked");
+            assert!(ended.is_none(), "etcd ended ({ended:?}):\n{}", self.scratch.log("etcd"));
             assert!(Instant::now() < deadline, "etcd did not start:\n{}", self.scratch.log("etcd"));
             std::thread::sleep(Duration::from_millis(50));
         }
