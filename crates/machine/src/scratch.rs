@@ -140,3 +140,14 @@ pub fn find_program(name: &str, elsewhere: &[PathBuf]) -> Option<PathBuf> {
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_that_a_program_has_is_not_given_to_another() {
+        let port = free_port();
+        assert!(!reserve(port), "port {port} was reserved twice");
+    }
+}

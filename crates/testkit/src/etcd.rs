@@ -64,12 +64,12 @@ impl EtcdServer {
     /// The server all tests of this process share; use a prefix of your own.
     pub fn shared() -> &'static Self {
         static SERVER: OnceLock<EtcdServer> = OnceLock::new();
-        SERVER.get_or_init(Self::start)
+        SERVER.get_or_init(Self::start).assert_running()
     }
 
     pub fn shared_with_tls() -> &'static Self {
         static SERVER: OnceLock<EtcdServer> = OnceLock::new();
-        SERVER.get_or_init(Self::start_with_tls)
+        SERVER.get_or_init(Self::start_with_tls).assert_running()
     }
 
     fn prepare(name: String, tls: bool, quota: Option<u64>) -> Self {
@@ -230,11 +230,24 @@ impl EtcdServer {
     fn wait_until_healthy(&self, child: &mut Child) {
         let deadline = Instant::now() + START_TIMEOUT;
         while !self.is_healthy() {
-            let ended = child.try_wait().expect("our own child can be asked");
-            assert!(ended.is_none(), "etcd ended ({ended:?}):\n{}", self.scratch.log("etcd"));
+            self.assert_child_runs(child);
             assert!(Instant::now() < deadline, "etcd did not start:\n{}", self.scratch.log("etcd"));
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// A shared server that ended by itself is named as the cause, with its log: without this, every
+    /// later test of the program would report only refused connections.
+    fn assert_running(&'static self) -> &'static Self {
+        if let Some(child) = self.process.lock().as_mut() {
+            self.assert_child_runs(child);
+        }
+        self
+    }
+
+    fn assert_child_runs(&self, child: &mut Child) {
+        let ended = child.try_wait().expect("our own child can be asked");
+        assert!(ended.is_none(), "etcd ended ({ended:?}):\n{}", self.scratch.log("etcd"));
     }
 
     fn is_healthy(&self) -> bool {
