@@ -6,7 +6,7 @@ use hoist_device::signature::find;
 use hoist_provision::read_at::ReadAt;
 use libfuzzer_sys::fuzz_target;
 
-/// Where things stand that somebody looks at lies far apart.
+/// The probed offsets are far apart.
 const SIZE: usize = 640 * 1024;
 
 struct Disk(Vec<u8>);

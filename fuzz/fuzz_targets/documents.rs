@@ -12,6 +12,6 @@ fuzz_target!(|text: &[u8]| {
         let yaml = document.to_yaml();
         assert_eq!(read("yaml", yaml.as_bytes()).as_deref(), Ok(&[document.clone()][..]), "{yaml}");
         let json = serde_json::to_string(&document).expect("documents are plain values");
-        assert_eq!(from_json("json", &json), Ok(document), "{json}");
+        assert_eq!(from_json("json", 1, &json), Ok(document), "{json}");
     }
 });

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hoist_device::observe::SOURCES_TIMEOUT;
 use uuid::Uuid;
 
 /// As the controller has it.
@@ -47,7 +48,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  hoist-agent facts\n  \
         hoist-agent facts -o json | jq '.disks[].serial'")]
     Facts,
-    /// See whether a document is without fault, whatever machine it is for
+    /// Check a document, whatever machine it is for
     ///
     /// Ends with 0 if it is and with 2 if it is not. With `-o json` it is printed as hoist reads it,
     /// also if it is an input of another program.
@@ -60,8 +61,9 @@ pub(crate) enum Command {
     /// plan and with 2 if the document is invalid.
     #[command(after_help = "Examples:\n  hoist-agent plan -f node.yaml\n  \
         hoist-agent plan -f node.yaml --only images -o json\n  \
-        hoist-agent plan -f provision.json --driver nailgun --node n1 --wipe any")]
-    Plan(DocumentArgs),
+        hoist-agent plan -f provision.json --driver nailgun --node n1 --wipe any\n  \
+        hoist-agent plan -f node.yaml --facts facts.json")]
+    Plan(PlanArgs),
     /// Apply the document to this machine
     ///
     /// Steps that an earlier attempt finished are not repeated. An interrupted attempt is resumed.
@@ -138,6 +140,22 @@ pub(crate) struct Foreign {
     /// Kinds of content that may be destroyed on the disks named by a foreign document, or `any`
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) wipe: Vec<String>,
+    /// Section `boot` for a foreign document, which names no boot files: the value of that section,
+    /// in a file of its own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) boot: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) document: DocumentArgs,
+    /// Plan for the machine with these facts instead of this one, to see the plan only
+    ///
+    /// The file is what `hoist-agent facts -o json` or `hoist provision facts NODE -o json` prints,
+    /// at most 4 MiB; `-` is standard input. This machine and the servers of images are not asked.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) facts: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -147,6 +165,9 @@ pub(crate) struct ApplyArgs {
     /// Hash of the reviewed plan; if the plan would differ now, nothing is changed
     #[arg(long, value_name = "HASH")]
     pub(crate) plan: Option<String>,
+    /// Longest wait for the sources of images and boot files, before anything is written
+    #[arg(long, value_name = "SECONDS", default_value_t = SOURCES_TIMEOUT.as_secs())]
+    pub(crate) source_timeout: u64,
     /// Show the plan without changing anything
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -1,11 +1,13 @@
 //! The commands of a manual run. `provision` has the command that works with a controller.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hoist_device::apply::{self, ApplyError, ApplyOutcome, Listener};
-use hoist_device::images::Progress;
-use hoist_device::observe::observe;
+use hoist_device::images::{Progress, WaitNotice};
+use hoist_device::observe::{SourceTimeout, elsewhere, observe, observe_until};
 use hoist_device::probe::Machine;
 use hoist_device::{RunInputs, undo};
 use hoist_diagnostic::chain;
@@ -13,7 +15,7 @@ use hoist_model::Exit;
 use hoist_provision::document::{Bytes, Document, Id};
 use hoist_provision::facts::{DiskFacts, Facts};
 use hoist_provision::plan::{PlanView, ProvisionPlan, decide};
-use hoist_provision::steps::erase::Report;
+use hoist_provision::steps::erase::EraseReport;
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
@@ -45,10 +47,22 @@ pub(crate) fn validate(args: &DocumentArgs, output: Output) -> Result<Exit, Fail
     Ok(Exit::Done)
 }
 
-pub(crate) fn plan(args: &DocumentArgs, output: Output) -> Result<Exit, Failure> {
+pub(crate) fn plan(
+    args: &DocumentArgs,
+    facts: Option<&Path>,
+    output: Output,
+) -> Result<Exit, Failure> {
+    let other = facts.map(|path| input::facts(path, &args.file)).transpose()?;
     let (document, given) = input::load(args)?;
     let finals = FinalActions::of(&document, &given)?;
-    let decision = decided(&whole(&document, &finals), &given)?;
+    let document = whole(&document, &finals);
+    let decision = match other {
+        None => decided(&document, &given)?,
+        Some(facts) => {
+            let machine = elsewhere(facts, &given);
+            decide(&document, &machine).map_err(Failure::Found)?
+        }
+    };
     let afterwards = finals.descriptions();
     let is_all = finals.is_all;
     if output == Output::Json {
@@ -57,9 +71,19 @@ pub(crate) fn plan(args: &DocumentArgs, output: Output) -> Result<Exit, Failure>
             #[serde(flatten)]
             shown: PlanView<'a>,
             afterwards: &'a [String],
+            /// The file that the machine is known by. Such a plan cannot be applied.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            facts: Option<&'a Path>,
         }
-        print_json(&PlanOutput { shown: decision.show(), afterwards: &afterwards })?;
+        print_json(&PlanOutput { shown: decision.show(), afterwards: &afterwards, facts })?;
     } else {
+        if let Some(path) = facts {
+            let path = path.display();
+            writeln!(
+                io::stdout(),
+                "plan for the facts in `{path}`, not for this machine: it cannot be applied"
+            )?;
+        }
         if !is_all {
             write!(io::stdout(), "{decision}")?;
         }
@@ -73,22 +97,29 @@ pub(crate) fn plan(args: &DocumentArgs, output: Output) -> Result<Exit, Failure>
 
 pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     if args.dry_run {
-        return plan(&args.document, output);
+        return plan(&args.document, None, output);
     }
     let (document, given) = input::load(&args.document)?;
     let finals = FinalActions::of(&document, &given)?;
     if finals.is_all {
         return run_final_actions(&document, &given, &finals);
     }
-    let decision = decided(&document, &given).inspect_err(|failure| {
+    let machine = Machine::here();
+    let listener = Arc::new(OnTerminal::default());
+    let to: Arc<dyn Listener> = Arc::<OnTerminal>::clone(&listener);
+    let timeout = SourceTimeout {
+        timeout: Some(Duration::from_secs(args.source_timeout)),
+        notices: apply::notices(&to),
+        ..SourceTimeout::default()
+    };
+    let seen = observe_until(&document, &machine, &given, &timeout);
+    let decision = decide(&document, &seen).and_then(ProvisionPlan::answered);
+    let decision = decision.map_err(Failure::Found).inspect_err(|failure| {
         if let Failure::Found(found) = failure {
             send_report(&finals, &document, &reporting::refused(found));
         }
     })?;
     let wanted = args.plan.as_deref();
-    let machine = Machine::here();
-    let listener = Arc::new(OnTerminal::default());
-    let to = Arc::clone(&listener);
     let with_erased = |report: hoist_api::provision::Report| {
         let erased = listener.erased().iter().map(reporting::erasure).collect();
         hoist_api::provision::Report { erased, ..report }
@@ -116,7 +147,7 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
 fn print_applied(
     decision: &ProvisionPlan,
     applied: ApplyOutcome,
-    erased: Vec<Report>,
+    erased: Vec<EraseReport>,
     unsent: Option<&Failure>,
     output: Output,
 ) -> Result<(), Failure> {
@@ -128,7 +159,7 @@ fn print_applied(
                 changed: bool,
                 resumed: bool,
                 #[serde(skip_serializing_if = "Vec::is_empty")]
-                erased: Vec<Report>,
+                erased: Vec<EraseReport>,
                 #[serde(skip_serializing_if = "Vec::is_empty")]
                 problems: Vec<serde_json::Value>,
             }
@@ -183,7 +214,7 @@ fn whole(document: &Document, finals: &FinalActions) -> Document {
     if finals.is_all
         && let Some(flow) = &mut document.sections.flow
     {
-        flow.actions.clear();
+        flow.actions = None;
     }
     document
 }
@@ -268,11 +299,11 @@ fn shown_disk(disk: &DiskFacts) -> String {
 /// Prints progress on standard error.
 #[derive(Default)]
 struct OnTerminal {
-    erased: Mutex<Vec<Report>>,
+    erased: Mutex<Vec<EraseReport>>,
 }
 
 impl OnTerminal {
-    fn erased(&self) -> MutexGuard<'_, Vec<Report>> {
+    fn erased(&self) -> MutexGuard<'_, Vec<EraseReport>> {
         self.erased.lock()
     }
 }
@@ -287,8 +318,12 @@ impl Listener for OnTerminal {
         eprintln!("  {image}: {}{of}, {} MiB/s", Bytes(done), rate >> 20);
     }
 
-    fn erased(&self, report: &Report) {
-        let Report { disk, evidence, reason, .. } = report;
+    fn waits(&self, notice: &WaitNotice) {
+        eprintln!("  {notice}");
+    }
+
+    fn erased(&self, report: &EraseReport) {
+        let EraseReport { disk, evidence, reason, .. } = report;
         match reason {
             None => eprintln!("  {disk}: erased; {} samples read back", evidence.samples),
             Some(reason) => eprintln!("  {disk}: not erased: {reason}"),

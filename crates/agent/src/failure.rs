@@ -17,7 +17,7 @@ use crate::provision::NoAuthority;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    #[error("cannot read `{path}`; name a document with -f")]
+    #[error("cannot read `{path}`; name an existing file")]
     Read { path: PathBuf, source: io::Error },
     #[error("refused for {} reason(s); nothing was written", .0.len())]
     Found(Vec<ProvisionDiagnostic>),

@@ -46,8 +46,8 @@ struct ReportBody<'a> {
 impl FinalActions {
     /// The final actions of the document, or the reason why one of them is impossible.
     pub(crate) fn of(document: &Document, given: &RunInputs) -> Result<Self, Failure> {
-        let flow = document.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
-        let is_named = |name: &str| flow.iter().any(|action| action == name);
+        let queued = document.actions().unwrap_or_default();
+        let is_named = |name: &str| queued.iter().any(|action| action == name);
         let receiver = match &document.sections.report {
             None if is_named("report") => {
                 return refused(
@@ -60,8 +60,8 @@ impl FinalActions {
             Some(report) if document.is_queued("report") => Some(Receiver::of(report, given)?),
             _ => None,
         };
-        let others = flow.iter().filter(|name| !matches!(name.as_str(), "report" | "reboot"));
-        let is_all = !flow.is_empty() && others.count() == 0;
+        let others = queued.iter().filter(|name| !matches!(name.as_str(), "report" | "reboot"));
+        let is_all = !queued.is_empty() && others.count() == 0;
         Ok(Self { receiver, restarts: is_named("reboot"), is_all })
     }
 

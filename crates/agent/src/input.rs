@@ -15,8 +15,11 @@ use hoist_engine::action::Catalog;
 use hoist_engine::plugin::{self, Driver, DriverResult, Isolation, Plugin};
 use hoist_model::provision_profile::OWN_ACTIONS as OWN;
 use hoist_provision::diagnostic::{Code, ProvisionDiagnostic};
-use hoist_provision::document::{Document, MAX_BYTES, SecretRef, Secrets, Wipe, read};
-use hoist_provision::driver::{DataDriver, Drivers, Native, Options};
+use hoist_provision::document::{
+    Boot, Document, MAX_BYTES, SecretRef, Secrets, StorageNode, Wipe, read,
+};
+use hoist_provision::driver::{self, DataDriver, Drivers, Native, Options};
+use hoist_provision::facts::{Facts, MAX_FACTS};
 use hoist_provision::plan;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -39,7 +42,7 @@ const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The document of the command line, with the secrets and plug-ins that it needs.
 pub(crate) fn load(args: &DocumentArgs) -> Result<(Document, RunInputs), Failure> {
-    let text = text(&args.file)?;
+    let text = text(&args.file, MAX_BYTES)?;
     let document = document(args, &text)?;
     let document = plan::with_actions(document, &args.only);
     let (plugins, unusable) = plugins(&document, &args.plugins, args.secrets.clone())?;
@@ -66,7 +69,16 @@ fn document(args: &DocumentArgs, text: &[u8]) -> Result<Document, Failure> {
         Some(driver) => {
             let about = driver.describe();
             eprintln!("document read by driver `{}`: {}", about.name, about.about);
-            driver.parse(text, &options(&args.foreign, text)?).map_err(Failure::Found)
+            let document =
+                driver.parse(text, &options(&args.foreign, text)?).map_err(Failure::Found)?;
+            if document.sections.boot.is_none() && has_root(&document) {
+                eprintln!(
+                    "warning: nothing will start the installed system: `{}` documents name no boot \
+                     files, and their kernel arguments are not used; name the files with --boot",
+                    about.name
+                );
+            }
+            Ok(document)
         }
         None => by_plugin(args, text),
     }
@@ -79,7 +91,18 @@ fn options(foreign: &Foreign, text: &[u8]) -> Result<Options, Failure> {
         node: foreign.node.clone().unwrap_or_else(|| NO_NODE.to_owned()),
         allow_kernel_names: foreign.allow_kernel_names,
         wipe: wipe(&foreign.wipe)?,
+        boot: foreign.boot.as_deref().map(boot).transpose()?,
     })
+}
+
+/// The section `boot` of a file of its own.
+fn boot(path: &Path) -> Result<Boot, Failure> {
+    driver::typed(&path.display().to_string(), &text(path, MAX_BYTES)?).map_err(Failure::Found)
+}
+
+fn has_root(document: &Document) -> bool {
+    let mut fss = document.sections.storage.iter().filter_map(StorageNode::as_fs);
+    fss.any(|fs| fs.mount.as_deref() == Some("/"))
 }
 
 fn wipe(words: &[String]) -> Result<Wipe, Failure> {
@@ -114,7 +137,7 @@ fn by_plugin(args: &DocumentArgs, text: &[u8]) -> Result<Document, Failure> {
         driver.about().version,
         driver.about().about
     );
-    let Options { txn, node, allow_kernel_names, wipe } = options(&args.foreign, text)?;
+    let Options { txn, node, allow_kernel_names, wipe, boot: _ } = options(&args.foreign, text)?;
     let options = json!({
         "txn": txn, "node": node, "allow_kernel_names": allow_kernel_names, "wipe": wipe,
     });
@@ -124,9 +147,10 @@ fn by_plugin(args: &DocumentArgs, text: &[u8]) -> Result<Document, Failure> {
             read(&format!("document of driver `{name}`"), document.to_string().as_bytes())
                 .map_err(Failure::Found)
         }
-        DriverResult::Faults(faults) => {
-            let found =
-                faults.into_iter().map(|fault| ProvisionDiagnostic::of(Code::BadValue, fault));
+        DriverResult::Invalid(diagnostics) => {
+            let found = diagnostics
+                .into_iter()
+                .map(|diagnostic| ProvisionDiagnostic::of(Code::BadValue, diagnostic));
             Err(Failure::Found(found.collect()))
         }
     }
@@ -139,8 +163,9 @@ pub(crate) fn plugins(
     directory: &Path,
     secrets: Option<PathBuf>,
 ) -> Result<(Vec<Arc<Plugin>>, Vec<String>), Failure> {
-    let flow = document.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
-    let names_others = flow.iter().any(|name| !OWN.contains(&name.as_str()));
+    let left_out = document.sections.flow.as_ref().map_or(&[][..], |flow| &flow.left_out);
+    let mut named = document.actions().unwrap_or_default().iter().chain(left_out);
+    let names_others = named.any(|name| !OWN.contains(&name.as_str()));
     if document.sections.third_party.is_empty() && !names_others {
         return Ok(Default::default());
     }
@@ -223,9 +248,20 @@ fn trust(named: Option<&Path>) -> Result<Trust, Failure> {
     Ok(Trust { roots })
 }
 
+/// The facts of a machine that is elsewhere.
+pub(crate) fn facts(path: &Path, document: &Path) -> Result<Facts, Failure> {
+    if path == Path::new("-") && document == path {
+        let what = "standard input cannot be the document and the facts";
+        let found = ProvisionDiagnostic::new(Code::Twice, "--facts", what);
+        return Err(Failure::Found(vec![found.hint("name a file for one of them")]));
+    }
+    let text = text(path, MAX_FACTS)?;
+    Facts::read(&path.display().to_string(), &text).map_err(Failure::Found)
+}
+
 /// Reads at most one byte more than the limit, so that the parser can refuse a large file.
-fn text(path: &Path) -> Result<Vec<u8>, Failure> {
-    let most = MAX_BYTES as u64 + 1;
+fn text(path: &Path, most: usize) -> Result<Vec<u8>, Failure> {
+    let most = most as u64 + 1;
     let mut text = Vec::new();
     let outcome = if path == Path::new("-") {
         std::io::stdin().lock().take(most).read_to_end(&mut text)

@@ -5,6 +5,9 @@
 //!
 //! In the image made by `hoist agent image`, the agent is also the machine's init process and the
 //! kernel's module loader.
+//!
+//! Does not belong here: rules about disks (`hoist-provision`), writes to devices
+//! (`hoist-device`), and work of deployments on installed nodes (`hoist deploy worker`).
 
 mod cli;
 mod command_line;
@@ -45,7 +48,7 @@ fn main() -> ExitCode {
     let ended = match cli.command {
         Command::Facts => commands::facts(cli.output),
         Command::Validate(args) => commands::validate(&args, cli.output),
-        Command::Plan(args) => commands::plan(&args, cli.output),
+        Command::Plan(args) => commands::plan(&args.document, args.facts.as_deref(), cli.output),
         Command::Apply(args) => commands::apply(&args, cli.output),
         Command::Verify(args) => commands::verify(&args, cli.output),
         Command::Undo(args) => commands::undo(&args, cli.output),

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use hoist_api::provision::{Erasure, Event, NextAction, Outcome, Phase, ProvisioningJob, Report};
 use hoist_device::RunInputs;
 use hoist_device::apply::{self, Listener};
-use hoist_device::images::{Progress, Trust};
-use hoist_device::observe::observe_until;
+use hoist_device::images::{Notices, Progress, Trust, WaitNotice};
+use hoist_device::observe::{SOURCES_TIMEOUT, SourceTimeout, observe_until};
 use hoist_device::probe::Machine;
 use hoist_device::start::{StartError, start};
 use hoist_diagnostic::chain;
@@ -107,6 +107,20 @@ pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
         }
         agent.go_on(then, decision.as_ref())?;
     }
+}
+
+/// The report of a run that was refused or aborted before its first step.
+fn not_begun(found: &[ProvisionDiagnostic], cancel: &Cancel, sender: &SharedSender) -> Report {
+    let sender = sender.lock().take();
+    if let Some(sender) = sender {
+        for found in found {
+            let message = Some(found.to_string());
+            sender.send(Event { message, ..event("", "", Phase::Failed) });
+        }
+        sender.close(EVENTS_TIMEOUT);
+    }
+    // A cancelled run stops examining the machine early, which is no refusal.
+    if cancel.is_cancelled() { reporting::aborted(found) } else { reporting::refused(found) }
 }
 
 fn read_line(path: &Path) -> Result<String, Failure> {
@@ -239,7 +253,7 @@ impl Agent {
     /// Shows the plan of the job.
     fn show(&self) -> Result<Exit, Failure> {
         let job = self.ask();
-        let decided = self.decide(&job, &self.given(&job), &Cancel::default());
+        let decided = self.decide(&job, &self.given(&job), &SourceTimeout::default());
         let (_, decision) = decided.map_err(Failure::Found)?;
         write!(io::stdout(), "{decision}")?;
         Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
@@ -263,7 +277,7 @@ impl Agent {
         &self,
         job: &ProvisioningJob,
         given: &RunInputs,
-        cancel: &Cancel,
+        sources: &SourceTimeout,
     ) -> Result<(Document, ProvisionPlan), Vec<ProvisionDiagnostic>> {
         if let Some(message) = truncated_image::kernel_message() {
             // A truncated program would fail in the middle of its work.
@@ -273,10 +287,10 @@ impl Agent {
         let document = document::read("job", &text)?;
         let deadline = Instant::now() + DISKS_APPEAR;
         loop {
-            match decide(&document, &observe_until(&document, &self.machine, given, cancel)) {
+            match decide(&document, &observe_until(&document, &self.machine, given, sources)) {
                 Ok(decision) => return Ok((document, decision)),
                 Err(found) => {
-                    let is_over = Instant::now() >= deadline || cancel.is_cancelled();
+                    let is_over = Instant::now() >= deadline || sources.cancel.is_cancelled();
                     if is_over || !may_appear(&found) {
                         return Err(found);
                     }
@@ -297,14 +311,11 @@ impl Agent {
             return (report, None);
         }
         let given = self.given(job);
-        let (report, decision) = match self.decide(job, &given, &cancel) {
-            Err(found) => {
-                for found in &found {
-                    let message = Some(found.to_string());
-                    sender.send(Event { message, ..event("", "", Phase::Failed) });
-                }
-                (reporting::refused(&found), None)
-            }
+        let sender = Arc::new(Mutex::new(Some(sender)));
+        let decided = self.decide(job, &given, &self.sources(&cancel, &sender));
+        let answered = decided.and_then(|(document, plan)| Ok((document, plan.answered()?)));
+        let (report, decision) = match answered {
+            Err(found) => (not_begun(&found, &cancel, &sender), None),
             Ok((document, decision)) => {
                 let work = Arc::new(Work::new(&decision, sender, Arc::clone(&self.screen)));
                 let backups = BackupSender {
@@ -324,14 +335,22 @@ impl Agent {
                 (Report { erased: work.erased().clone(), ..report }, Some(decision))
             }
         };
-        // A cancelled run stops examining the machine early, which is no refusal.
-        let outcome = match report.outcome {
-            Outcome::Refused if cancel.is_cancelled() => Outcome::Aborted,
-            outcome => outcome,
-        };
-        let report = Report { outcome, ..report };
         self.show_problem(&report);
         (report, decision)
+    }
+
+    /// Waits for the sources of the job, and reports the source that is waited for.
+    fn sources(&self, cancel: &Cancel, sender: &SharedSender) -> SourceTimeout {
+        let sender = Arc::clone(sender);
+        let screen = Arc::clone(&self.screen);
+        let notices = Notices::to(move |notice| {
+            let message = Some(notice.to_string());
+            if let Some(sender) = &*sender.lock() {
+                sender.send(Event { message, ..event("images", "", Phase::Note) });
+            }
+            screen.lock().stage(&notice.to_string());
+        });
+        SourceTimeout { timeout: Some(SOURCES_TIMEOUT), cancel: cancel.clone(), notices }
     }
 
     /// The problem stays on the screen until the next job.
@@ -401,12 +420,15 @@ fn may_appear(found: &[ProvisionDiagnostic]) -> bool {
     found.iter().any(|found| found.code == Code::NoDisk)
 }
 
+/// The sender of events, until it is closed.
+type SharedSender = Arc<Mutex<Option<EventSender>>>;
+
 /// The current work, shown on the screen and reported to the controller.
 struct Work {
     /// Which action each step belongs to.
     actions: Vec<(String, String)>,
     now: Mutex<Option<String>>,
-    sender: Mutex<Option<EventSender>>,
+    sender: SharedSender,
     screen: Arc<Mutex<Screen>>,
     erased: Mutex<Vec<Erasure>>,
 }
@@ -417,17 +439,11 @@ struct ProgressListener {
 }
 
 impl Work {
-    fn new(decision: &ProvisionPlan, sender: EventSender, screen: Arc<Mutex<Screen>>) -> Self {
+    fn new(decision: &ProvisionPlan, sender: SharedSender, screen: Arc<Mutex<Screen>>) -> Self {
         let steps = decision.show().steps;
         let actions = steps.iter().map(|step| (step.name.to_owned(), step.call.action.clone()));
         let actions = actions.collect();
-        Self {
-            actions,
-            now: Mutex::default(),
-            sender: Mutex::new(Some(sender)),
-            screen,
-            erased: Mutex::default(),
-        }
+        Self { actions, now: Mutex::default(), sender, screen, erased: Mutex::default() }
     }
 
     fn erased(&self) -> MutexGuard<'_, Vec<Erasure>> {
@@ -477,7 +493,17 @@ impl Work {
             rate: Some(rate),
             ..event(self.action(&step), &step, Phase::Progress)
         });
-        self.screen.lock().progress(progress);
+        let mut screen = self.screen.lock();
+        // A notice of waiting is over.
+        screen.view.stage = step;
+        screen.progress(progress);
+    }
+
+    fn waits(&self, notice: &WaitNotice) {
+        let step = self.now().clone().unwrap_or_default();
+        let message = Some(notice.to_string());
+        self.send(Event { message, ..event(self.action(&step), &step, Phase::Note) });
+        self.screen.lock().stage(&notice.to_string());
     }
 
     fn close(&self) {
@@ -497,6 +523,10 @@ impl Listener for ProgressListener {
         self.work.progress(progress);
     }
 
+    fn waits(&self, notice: &WaitNotice) {
+        self.work.waits(notice);
+    }
+
     fn taken(&self, taken: &[TakenBackup]) {
         self.work.screen.lock().stage("sending the disk backups to the controller");
         for note in self.backups.send(taken) {
@@ -508,7 +538,7 @@ impl Listener for ProgressListener {
         self.backups.cancel.clone()
     }
 
-    fn erased(&self, report: &erase::Report) {
+    fn erased(&self, report: &erase::EraseReport) {
         self.work.erased().push(reporting::erasure(report));
     }
 }

@@ -9,6 +9,7 @@ pub mod files;
 mod grow;
 mod held_disks;
 pub mod images;
+mod last_lines;
 pub mod plugin;
 mod stack;
 
@@ -23,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::images::source::shown;
-use crate::images::{Origin, Trust};
+use crate::images::{Notices, Origin, Trust};
 
 pub use held_disks::HeldDisks;
 pub use stack::RunStacks;
@@ -63,14 +64,15 @@ fn failed(error: &(dyn std::error::Error + 'static)) -> Failure {
 fn origin(
     sources: &[String],
     token: Option<&SecretRef>,
-    trust: &Trust,
+    (trust, notices): (&Trust, &Notices),
     ctx: &Ctx<'_>,
 ) -> Result<Origin, Failure> {
     let token = token.map(|token| ctx.secrets.get(token.name())).transpose()?;
     let token = token.map(Into::into);
     let trust = trust.clone();
     let cancel = ctx.cancel.clone();
-    Ok(Origin { token, trust, cancel, ..Origin::new(sources.to_vec()) })
+    let notices = notices.clone();
+    Ok(Origin { token, trust, cancel, notices, ..Origin::new(sources.to_vec()) })
 }
 
 /// A step that no plan of hoist contains: an internal error.
@@ -84,7 +86,7 @@ fn task<Task: DeserializeOwned>(input: &Value) -> Result<Task, Failure> {
 }
 
 /// The reason why `input` is not valid for the action.
-fn faults<Task: DeserializeOwned>(input: &Value) -> Vec<Diagnostic> {
+fn diagnostics<Task: DeserializeOwned>(input: &Value) -> Vec<Diagnostic> {
     let found = Task::deserialize(input).err();
     let told = |error: serde_json::Error| Diagnostic {
         at: String::new(),

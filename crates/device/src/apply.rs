@@ -1,4 +1,7 @@
 //! Carrying out a plan: taking the disks, running the steps, verifying the result.
+//!
+//! Does not belong here: decisions about the plan (`hoist-provision`), and the actions of single
+//! steps (`actions`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +12,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hoist_engine::action::{Cancel, Catalog, Failure};
 use hoist_engine::drive::{self, Executor, Halt, Journal, SayError};
-use hoist_engine::execute::{AttemptPrograms, BaseDirectory, Job, JobOutcome, Outputs, Site};
+use hoist_engine::execute::{
+    AttemptPrograms, BaseDirectory, ExecutionSite, Job, JobOutcome, Outputs,
+};
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::{AppliedAttempt, Plan, StepId};
 use hoist_engine::record::{End, Outcome, Record};
@@ -24,7 +29,7 @@ use hoist_provision::plan::{
     ACTIONS, FinalContent, OpenedDisk, ProvisionPlan, decide, detached, started_nodes,
 };
 use hoist_provision::steps::disks::metadata_area;
-use hoist_provision::steps::erase::Report;
+use hoist_provision::steps::erase::EraseReport;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
@@ -37,9 +42,9 @@ use crate::actions::images::{self, Images, ProgressStore};
 use crate::actions::plugin::OnDisks;
 use crate::actions::{Cause, Causes, HeldDisks, RunStacks};
 use crate::holders::{holders_of, stop_all};
-use crate::images::Progress;
+use crate::images::{Notices, Progress, ProgressError, WaitNotice};
 use crate::metadata_area::{DiskJournal, MetadataAreaError, backup};
-use crate::observe::observe_until;
+use crate::observe::{SOURCES_TIMEOUT, SourceTimeout, observe_until};
 use crate::probe::Machine;
 use crate::{OpenError, RunInputs};
 
@@ -52,6 +57,9 @@ pub trait Listener: Send + Sync {
     fn begins(&self, step: &str);
     fn progress(&self, image: &Id, progress: Progress);
 
+    /// Receives a notice while a source sends nothing.
+    fn waits(&self, _: &WaitNotice) {}
+
     /// Cancels the run at the next safe point.
     fn cancel(&self) -> Cancel {
         Cancel::default()
@@ -61,7 +69,7 @@ pub trait Listener: Send + Sync {
     fn taken(&self, _: &[TakenBackup]) {}
 
     /// Receives the report of an erasure, successful or not.
-    fn erased(&self, _: &Report) {}
+    fn erased(&self, _: &EraseReport) {}
 }
 
 /// The result of a successful run.
@@ -91,8 +99,8 @@ pub enum ApplyError {
     Step { step: String, reason: String, cause: Option<Cause> },
     #[error("the run cannot start: {0}")]
     Begin(Failure),
-    #[error(transparent)]
-    MetadataArea(#[from] MetadataAreaError),
+    #[error("disk `{disk}`")]
+    MetadataArea { disk: Id, source: MetadataAreaError },
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]
@@ -104,6 +112,12 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
+    /// Adds the disk to an error of its metadata area.
+    pub(crate) fn on_disk<E: Into<MetadataAreaError>>(disk: &Id) -> impl Fn(E) -> Self + use<E> {
+        let disk = disk.clone();
+        move |source| Self::MetadataArea { disk: disk.clone(), source: source.into() }
+    }
+
     /// The diagnostic code of the failure, and its class.
     pub fn code(&self) -> (&'static str, Class) {
         match self {
@@ -157,6 +171,9 @@ pub fn apply(
     if decision.is_settled() {
         return Ok(ApplyOutcome::Nothing);
     }
+    if !decision.unanswered.is_empty() {
+        return Err(ApplyError::Refused(decision.unanswered.clone()));
+    }
     let held = take(decision, machine)?;
     apply_to(held, document, decision, machine, given, listener)
 }
@@ -196,7 +213,10 @@ pub fn apply_to(
     };
     let held = Arc::new(held.with_stacks(stacks));
     // The disks are held exclusively now, so a new plan must have the same hash.
-    let again = decide(document, &observe_until(document, machine, given, &cancel))
+    let timeout =
+        SourceTimeout { timeout: Some(SOURCES_TIMEOUT), cancel, notices: notices(&listener) };
+    let again = decide(document, &observe_until(document, machine, given, &timeout))
+        .and_then(ProvisionPlan::answered)
         .map_err(ApplyError::Refused)?;
     if again.hash_without_teardown() != decision.hash_without_teardown() {
         return Err(ApplyError::Changed);
@@ -210,7 +230,7 @@ pub fn apply_to(
     if !keeps_markers {
         return Ok(ApplyOutcome::Done { resumed });
     }
-    let settled = decide(document, &observe_until(document, machine, given, &cancel));
+    let settled = decide(document, &observe_until(document, machine, given, &timeout));
     match settled {
         Ok(settled) if settled.is_settled() => Ok(ApplyOutcome::Done { resumed }),
         Ok(settled) => Err(ApplyError::NotSettled(settled.show().steps[0].name.to_owned())),
@@ -219,6 +239,12 @@ pub fn apply_to(
             Err(ApplyError::NotSettled(found.join("; ")))
         }
     }
+}
+
+/// Notices that a listener receives.
+pub fn notices(listener: &Arc<dyn Listener>) -> Notices {
+    let listener = Arc::clone(listener);
+    Notices::to(move |notice| listener.waits(notice))
 }
 
 /// The result of a run that succeeded.
@@ -252,11 +278,11 @@ fn run(
                 clears_metadata: erases(decision, id, opened),
             };
             disks::open(&io, &opening, &markers[id]).map_err(ApplyError::Begin)?;
-            let gap = metadata_area(&opened.kept).map_err(MetadataAreaError::from)?;
+            let area = metadata_area(&opened.kept).map_err(ApplyError::on_disk(id))?;
             if let Some(TakenBackup { before, ends, .. }) =
                 taken.iter().find(|taken| taken.disk == *id)
             {
-                backup::keep(&io, &gap, before, ends)?;
+                backup::keep(&io, &area, before, ends).map_err(ApplyError::on_disk(id))?;
             }
         }
     }
@@ -282,6 +308,7 @@ fn run(
         manifests: decision.inputs.manifests.clone(),
         reached: reached(decision, &records),
         trust: given.trust.clone(),
+        notices: notices(&listener),
         listener: Arc::new(ProgressForwarder(Arc::clone(&listener))),
         progress_store: Arc::new(journal.clone()),
         causes: Arc::clone(&causes),
@@ -296,12 +323,13 @@ fn run(
     catalog.add(Arc::new(Boot {
         held: Arc::clone(held),
         trust: given.trust.clone(),
+        notices: notices(&listener),
         efivars: machine.efivars(),
         causes: Arc::clone(&causes),
     }));
     let told = Arc::new(ProgressForwarder(Arc::clone(&listener)));
     catalog.add(Arc::new(Erase::new(Arc::clone(held), told, Arc::new(journal.clone()))));
-    let site = Site {
+    let site = ExecutionSite {
         catalog,
         secrets: Arc::new(given.secrets.clone()),
         outputs: Outputs::none(),
@@ -358,22 +386,22 @@ fn ends_of_disks(
     for (id, opened) in copied {
         let Some(plan) = decision.layout.disks.iter().find(|plan| plan.id == *id) else { continue };
         let io = held.io(id).map_err(ApplyError::Begin)?;
+        let unread = |error| ApplyError::on_disk(id)(MetadataAreaError::Read(error));
         let mut before = before(decision, id);
         let is_ours = |marker: &Marker| marker.txn == before.txn;
         // A power cut may have come before the marker was written.
         let is_begun = disks::txn_in_progress(&io).map_err(ApplyError::Begin)?;
         let is_begun = is_begun == Some(before.txn);
         let ends = if is_begun || opened.marker.as_ref().is_some_and(is_ours) {
-            let kept =
-                backup::read(&*io, &metadata_area(&opened.kept).map_err(MetadataAreaError::from)?)
-                    .map_err(MetadataAreaError::Read)?;
+            let area = metadata_area(&opened.kept).map_err(ApplyError::on_disk(id))?;
+            let kept = backup::read(&*io, &area).map_err(unread)?;
             let Some((earlier, ends)) = kept.filter(|(kept, _)| kept.txn == before.txn) else {
                 continue;
             };
             before = earlier.and(&before);
             ends
         } else {
-            backup::take(&*io).map_err(MetadataAreaError::Read)?
+            backup::take(&*io).map_err(unread)?
         };
         let disk = id.clone();
         let kernel_name = plan.kernel_name.clone();
@@ -406,7 +434,8 @@ fn markers(decision: &ProvisionPlan) -> BTreeMap<Id, Marker> {
     let document = &decision.document;
     let roots = disks_of_mount(document, "/");
     let detached = detached::ranges_for_marker(&decision.layout);
-    let marker = |(id, opened): (&Id, &OpenedDisk)| {
+    let mut markers = BTreeMap::new();
+    for (id, opened) in &decision.disks.opened {
         let of_image = opened.becomes == FinalContent::Image;
         // Without a root file system in the document, an image contains the whole system.
         let has_root = roots.contains(id) || (roots.is_empty() && of_image);
@@ -421,9 +450,9 @@ fn markers(decision: &ProvisionPlan) -> BTreeMap<Id, Marker> {
             undoing: false,
             detached: detached.clone(),
         };
-        (id.clone(), marker)
-    };
-    decision.disks.opened.iter().map(marker).collect()
+        markers.insert(id.clone(), marker);
+    }
+    markers
 }
 
 /// Whether all disks were opened by an earlier attempt with the same plan.
@@ -449,20 +478,22 @@ fn medium(
     held: &Arc<HeldDisks>,
     resumes: bool,
 ) -> Result<(Medium, Option<Vec<Record>>), ApplyError> {
-    let Some((disk, gap)) = journal_place(decision) else {
+    let Some((disk, area)) = journal_place(decision) else {
         return Ok((Medium::Memory(first_records(decision)), None));
     };
     let io = held.io(&disk).map_err(ApplyError::Begin)?;
-    let left = if resumes { DiskJournal::open(&io, &gap)? } else { None };
+    let failed = ApplyError::on_disk(&disk);
+    let left = if resumes { DiskJournal::open(&io, &area).map_err(&failed)? } else { None };
     // Opening a disk writes the marker before the journal of the previous run is replaced.
     let is_ours =
         |first: &Record| matches!(first, Record::Plan { hash, .. } if hash == decision.plan.hash());
     let left = left.filter(|(journal, records)| {
         records.first().is_some_and(is_ours) && journal.room() >= LEAST_ROOM
     });
+    let create = || DiskJournal::create(&io, &area, &first_records(decision)).map_err(&failed);
     let (journal, records) = match left {
         Some((journal, records)) => (journal, Some(records)),
-        None => (DiskJournal::create(&io, &gap, &first_records(decision))?, None),
+        None => (create()?, None),
     };
     Ok((Medium::Disk { held: Arc::clone(held), disk, journal }, records))
 }
@@ -534,13 +565,13 @@ impl Journal for SharedJournal {
 }
 
 impl ProgressStore for SharedJournal {
-    fn reached(&self, attempt: &str, done: u64) -> Result<(), String> {
+    fn reached(&self, attempt: &str, done: u64) -> Result<(), ProgressError> {
         let mut numbers = attempt.rsplit('/').map(str::parse);
         let (Some(Ok(attempt)), Some(Ok(step))) = (numbers.next(), numbers.next()) else {
-            return Err(format!("`{attempt}` is not the name of an attempt"));
+            return Err(ProgressError::BadAttempt(attempt.to_owned()));
         };
         let record = Record::Reached { step: StepId(step), attempt, done, at: clock() };
-        self.medium().append(&[record]).map_err(|error| error.to_string())
+        Ok(self.medium().append(&[record])?)
     }
 
     fn leave(&self, disk: &Id) {
@@ -565,7 +596,7 @@ impl erase::Listener for ProgressForwarder {
         self.0.progress(disk, progress);
     }
 
-    fn erased(&self, report: &Report) {
+    fn erased(&self, report: &EraseReport) {
         self.0.erased(report);
     }
 }
@@ -573,7 +604,7 @@ impl erase::Listener for ProgressForwarder {
 /// Executes one step after the other, in the thread of the state machine.
 struct SequentialExecutor {
     name: String,
-    site: Site,
+    site: ExecutionSite,
     events: Sender<Event>,
     listener: Arc<dyn Listener>,
     causes: Arc<Causes>,

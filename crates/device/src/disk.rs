@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::buffer::{ALIGNMENT, Buffer, CHUNK};
 use super::holders::HolderError;
+use super::users::{self, DiskUsers};
 
 /// How long to wait for another user of a disk. udev locks every disk for a moment after a write,
 /// and a child process keeps inherited descriptors open until it executes its program.
@@ -39,8 +40,8 @@ pub struct Identity {
 pub enum OpenError {
     #[error("cannot open `{path}`")]
     Open { path: PathBuf, source: io::Error },
-    #[error("`{path}` is in use; unmount it, and stop the arrays and volumes on it")]
-    InUse { path: PathBuf },
+    #[error("`{path}` is in use{users}; unmount it, and stop the arrays and volumes on it")]
+    InUse { path: PathBuf, users: DiskUsers },
     #[error(transparent)]
     Holder(#[from] HolderError),
     #[error("`{path}` is neither a block device nor a file")]
@@ -98,6 +99,10 @@ impl Disk {
         loop {
             match Self::try_open(path, sector_of_files, access) {
                 Err(OpenError::InUse { .. }) if Instant::now() < end => sleep(ASK_EVERY),
+                Err(OpenError::InUse { path, .. }) => {
+                    let users = users::of(&path);
+                    return Err(OpenError::InUse { path, users });
+                }
                 opened => return opened,
             }
         }
@@ -105,7 +110,7 @@ impl Disk {
 
     fn try_open(path: &Path, sector_of_files: u32, access: Access) -> Result<Self, OpenError> {
         let failed = |source: io::Error| match rustix::io::Errno::from_io_error(&source) {
-            Some(rustix::io::Errno::BUSY) => OpenError::InUse { path: path.to_owned() },
+            Some(rustix::io::Errno::BUSY) => in_use(path),
             _ => OpenError::Open { path: path.to_owned(), source },
         };
         let kind = std::fs::metadata(path).map_err(failed)?.file_type();
@@ -126,9 +131,7 @@ impl Disk {
         if access != Access::Read {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(OpenError::InUse { path: path.to_owned() });
-                }
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(in_use(path)),
                 Err(error) => return Err(failed(error.into())),
             }
         }
@@ -166,6 +169,11 @@ impl Disk {
         let sector = self.sector();
         (start / sector * sector, end.next_multiple_of(sector))
     }
+}
+
+/// The users are looked for only when waiting for them has ended.
+fn in_use(path: &Path) -> OpenError {
+    OpenError::InUse { path: path.to_owned(), users: DiskUsers::default() }
 }
 
 impl ReadAt for Disk {

@@ -76,7 +76,7 @@ impl Efivars {
 
     /// The order must be written after the entries it names and before other entries are removed.
     pub fn change(&self, changes: &Changes) -> Result<(), VariableError> {
-        if let Some((number, entry)) = &changes.set {
+        for (number, entry) in changes.entries() {
             self.put(&entry_name(*number), &entry.option().encode())?;
         }
         let order: Vec<u8> = changes.order.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -111,7 +111,7 @@ fn entry_number(name: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use hoist_provision::boot_entries::{Entry, LoadOption, Node, decide};
+    use hoist_provision::boot_entries::{DevicePathNode, Entry, LoadOption, decide};
     use hoist_provision::document::BootOrder;
     use uuid::Uuid;
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn network() -> Vec<u8> {
-        let mac = Node { kind: 3, sub: 11, data: vec![0; 33] };
+        let mac = DevicePathNode { kind: 3, sub: 11, data: vec![0; 33] };
         LoadOption { attributes: 1, label: "PXE".to_owned(), path: vec![mac], data: vec![] }
             .encode()
     }
@@ -134,7 +134,7 @@ mod tests {
     /// The variables after the changes.
     fn applied(now: &Variables, changes: &Changes) -> Variables {
         let mut after = now.clone();
-        if let Some((number, entry)) = &changes.set {
+        for (number, entry) in changes.entries() {
             after.entries.insert(*number, entry.option().encode());
         }
         changes.remove.iter().for_each(|number| drop(after.entries.remove(number)));

@@ -4,6 +4,7 @@
 //! Output is deterministic: the same input gives the same bytes. Times are constant, and the caller
 //! gives the serial number.
 
+mod repair;
 mod window;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::GuardedIo;
 
+pub use repair::repair;
 pub use window::{Medium, ReadOnly};
 use window::{SharedWindow, Window};
 

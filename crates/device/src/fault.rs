@@ -58,7 +58,7 @@ pub struct WriteCount {
     pub bytes: u64,
 }
 
-pub(super) enum Outcome {
+pub(super) enum FaultOutcome {
     /// The real device must carry out the operation.
     Real,
     Taken,
@@ -96,22 +96,22 @@ impl Fault {
         if fit == bytes.len() { Ok(()) } else { self.break_now(&mut state, disk) }
     }
 
-    pub(super) fn punch(&self, disk: &Disk, at: u64, length: u64) -> io::Result<Outcome> {
+    pub(super) fn punch(&self, disk: &Disk, at: u64, length: u64) -> io::Result<FaultOutcome> {
         if !self.can_punch {
-            return Ok(Outcome::Refused);
+            return Ok(FaultOutcome::Refused);
         }
         let mut state = self.state();
         let fit = self.fitting(&mut state, length)?;
         if fit == length && !matches!(self.then, FaultEffect::CutPower(_)) {
-            return Ok(Outcome::Real);
+            return Ok(FaultOutcome::Real);
         }
         let fit = usize::try_from(fit).expect("tests are small");
         self.remember(&mut state, disk, at, fit)?;
         disk.file.write_all_at(&vec![0; fit], at)?;
         if fit as u64 == length {
-            return Ok(Outcome::Taken);
+            return Ok(FaultOutcome::Taken);
         }
-        self.break_now(&mut state, disk).map(|()| Outcome::Taken)
+        self.break_now(&mut state, disk).map(|()| FaultOutcome::Taken)
     }
 
     pub(super) fn sync(&self) -> io::Result<()> {

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::Ranges;
 use super::buffer::{ALIGNMENT, CHUNK, Pool};
 use super::disk::{Access, Disk, Identity, OpenError};
-use super::fault::{Fault, Outcome};
+use super::fault::{Fault, FaultOutcome};
 use super::nvme::{self, CommandError};
 
 /// Buffers for unaligned writes.
@@ -262,9 +262,9 @@ impl GuardedIo {
         let failed = |source| WriteError::Write { path: self.disk.path.clone(), at, source };
         if let Some(fault) = &self.fault {
             match fault.punch(&self.disk, at, length).map_err(failed)? {
-                Outcome::Refused => return Ok(false),
-                Outcome::Taken => return Ok(true),
-                Outcome::Real => {}
+                FaultOutcome::Refused => return Ok(false),
+                FaultOutcome::Taken => return Ok(true),
+                FaultOutcome::Real => {}
             }
         }
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -9,31 +9,39 @@ mod beginning;
 mod blocks;
 mod chunked;
 mod decode;
+mod format;
 mod masked_disk;
 mod meter;
 mod pack;
 mod qcow2;
 pub mod source;
 mod stream;
+mod unpack;
+mod wait;
 
 use std::io;
 use std::ops::Range;
 
+use hoist_engine::journal::JournalError;
 use hoist_provision::diagnostic::Code;
 use hoist_provision::digest::Digest;
 use hoist_provision::document::Compression;
+use hoist_provision::image_table::ImageTableError;
 use hoist_provision::manifest::{Chunk, Manifest};
 use hoist_provision::read_at::ReadAt;
 
 use crate::GuardedIo;
 use crate::guard::WriteError;
 
-pub use beginning::{beginning, is_endless, size_if_plain};
+pub use beginning::{StreamProbe, beginning, probe_chunks, probe_stream};
+pub use format::ForeignFormat;
 pub use masked_disk::MaskedDisk;
 pub use meter::Progress;
 pub use pack::pack;
 pub use qcow2::{Header as Qcow2Header, Qcow2Error, virtual_size};
 pub use source::{FetchLimits, Origin, SourceError, Trust};
+pub use unpack::{UnpackedImage, unpack};
+pub use wait::{Notices, WaitNotice};
 
 /// Bytes at the start of an image that are written last.
 const FIRST: usize = 1024 * 1024;
@@ -51,6 +59,8 @@ pub struct Stream<'a> {
     pub size: Option<u64>,
     /// The digest of the file as served.
     pub digest: Option<Digest>,
+    /// The digest of the unpacked bytes.
+    pub unpacked_digest: Option<Digest>,
 }
 
 /// An image whose chunks are packed separately.
@@ -67,6 +77,16 @@ pub struct ChunkedImage<'a> {
 /// A loss of this many bytes is quickly written again.
 pub const KEEP_EVERY: u64 = 256 * 1024 * 1024;
 
+/// Why the progress of an attempt is not saved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgressError {
+    #[error("`{0}` is not the name of an attempt")]
+    BadAttempt(String),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
 /// Observes the writing of an image.
 pub trait Watch: Sync {
     /// Called about twice a second, and at the end.
@@ -74,13 +94,13 @@ pub trait Watch: Sync {
 
     /// Called when all bytes before `reached` are durable, except the first MiB. The next attempt
     /// passes the value in `reached`. An error stops the writing.
-    fn durable(&self, _reached: u64) -> Result<(), String> {
+    fn durable(&self, _reached: u64) -> Result<(), ProgressError> {
         Ok(())
     }
 
     /// Called before the first MiB is written. Returns how many of its bytes to write; the bytes
     /// behind belong to hoist. An error leaves the target unrecognisable.
-    fn last(&self, first: &[u8]) -> Result<usize, String> {
+    fn last(&self, first: &[u8]) -> Result<usize, ImageTableError> {
         Ok(first.len())
     }
 
@@ -119,6 +139,10 @@ pub enum ImageError {
     #[error("the image has the digest {is} instead of {wanted}; check the image and the document")]
     Digest { wanted: Digest, is: Digest },
     #[error(
+        "the unpacked image has the digest {is} instead of {wanted}; check the image and the document"
+    )]
+    UnpackedDigest { wanted: Digest, is: Digest },
+    #[error(
         "the chunk at byte {offset} of the image is damaged: {}; build it again", tried.join(", ")
     )]
     Chunk {
@@ -133,23 +157,24 @@ pub enum ImageError {
     Endless,
     #[error("the image cannot be unpacked: it is damaged or truncated")]
     Unpack(#[source] io::Error),
-    #[error(
-        "unpacking the image needs {most} bytes of memory or more; \
-         pack it without `--ultra` and `--long`", most = decode::WINDOW
-    )]
-    Window,
+    #[error("unpacking the image needs more than {most} bytes of memory; {remedy}")]
+    Window { most: u64, remedy: &'static str },
+    #[error(transparent)]
+    Format(#[from] ForeignFormat),
     #[error("the file of the image has {size} bytes; at most {most} are supported in this format", most = blocks::MAX_FILE)]
     TooLong { size: u64 },
     #[error(transparent)]
     Qcow2(#[from] Qcow2Error),
     #[error(transparent)]
     Source(SourceError),
+    #[error("cannot write the unpacked image")]
+    File(#[source] io::Error),
     #[error(transparent)]
     Write(#[from] WriteError),
-    #[error("cannot save progress: {0}")]
-    Keep(String),
-    #[error("the image cannot boot from this disk: {0}")]
-    Last(String),
+    #[error("cannot save progress")]
+    Keep(#[from] ProgressError),
+    #[error("the image cannot boot from this disk")]
+    Last(#[from] ImageTableError),
     #[error("writing the image was cancelled")]
     Stopped,
 }
@@ -168,14 +193,18 @@ impl ImageError {
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::TooLarge { .. } | Self::Overflow { .. } => Some(Code::ImageTooLarge),
-            Self::Size { .. } | Self::Digest { .. } => Some(Code::WrongContent),
+            Self::Size { .. } | Self::Digest { .. } | Self::UnpackedDigest { .. } => {
+                Some(Code::WrongContent)
+            }
             Self::Chunk { .. } | Self::Unpack(_) => Some(Code::Damaged),
             Self::Endless => Some(Code::Missing),
             Self::Qcow2(error) if error.is_damage() => Some(Code::Damaged),
-            Self::Window | Self::TooLong { .. } | Self::Qcow2(_) => Some(Code::Unsupported),
+            Self::Format(_) | Self::Window { .. } | Self::TooLong { .. } | Self::Qcow2(_) => {
+                Some(Code::Unsupported)
+            }
             Self::Source(_) => Some(Code::Unreachable),
             Self::Last(_) => Some(Code::Firmware),
-            Self::Write(_) | Self::Keep(_) | Self::Stopped => None,
+            Self::File(_) | Self::Write(_) | Self::Keep(_) | Self::Stopped => None,
         }
     }
 }
@@ -258,8 +287,11 @@ fn close_target(
     first: &[u8],
     watch: &dyn Watch,
 ) -> Result<(), ImageError> {
+    if let Some(format) = format::foreign(first) {
+        return Err(format.into());
+    }
     io.sync()?;
-    let last = first.get(..watch.last(first).map_err(ImageError::Last)?).unwrap_or(first);
+    let last = first.get(..watch.last(first)?).unwrap_or(first);
     let (head, rest) = last.split_at(last.len().min(HEAD));
     io.write_at(target.start + head.len() as u64, rest)?;
     io.sync()?;

@@ -30,6 +30,7 @@ pub mod signature;
 pub mod start;
 pub mod table;
 pub mod undo;
+mod users;
 
 use std::sync::Arc;
 
@@ -41,6 +42,7 @@ use crate::images::Trust;
 pub use disk::{Identity, OpenError, ReadIo};
 pub use guard::GuardedIo;
 pub use ranges::Ranges;
+pub use users::DiskUsers;
 
 /// The inputs of a run beside its document.
 #[derive(Debug, Clone, Default)]

@@ -40,14 +40,14 @@ pub enum MetadataAreaError {
 }
 
 /// Clears everything but the marker.
-pub fn clear_records(gap: &MetadataArea, io: &GuardedIo) -> Result<(), WriteError> {
-    io.zero(gap.marker().end..gap.range().end)?;
+pub fn clear_records(area: &MetadataArea, io: &GuardedIo) -> Result<(), WriteError> {
+    io.zero(area.marker().end..area.range().end)?;
     io.sync()
 }
 
 /// Clears the whole metadata area.
-pub fn clear(gap: &MetadataArea, io: &GuardedIo) -> Result<(), WriteError> {
-    io.zero(gap.range())?;
+pub fn clear(area: &MetadataArea, io: &GuardedIo) -> Result<(), WriteError> {
+    io.zero(area.range())?;
     io.sync()
 }
 
@@ -61,18 +61,22 @@ struct Slot {
 /// The marker of a disk, if there is one.
 pub fn read_marker(
     disk: &(impl ReadAt + ?Sized),
-    gap: &MetadataArea,
+    area: &MetadataArea,
 ) -> io::Result<Option<Marker>> {
-    Ok(read_slots(disk, gap)?.into_iter().flatten().max_by_key(|slot| slot.count).map(|s| s.marker))
+    Ok(read_slots(disk, area)?
+        .into_iter()
+        .flatten()
+        .max_by_key(|slot| slot.count)
+        .map(|s| s.marker))
 }
 
 /// Writes the marker. It is durable on return; until then the previous marker stays valid.
 pub fn write_marker(
     marker: &Marker,
     io: &GuardedIo,
-    gap: &MetadataArea,
+    area: &MetadataArea,
 ) -> Result<(), MetadataAreaError> {
-    let slots = read_slots(io, gap).map_err(MetadataAreaError::Read)?;
+    let slots = read_slots(io, area).map_err(MetadataAreaError::Read)?;
     let counts: Vec<u64> = slots.iter().map(|slot| slot.as_ref().map_or(0, |s| s.count)).collect();
     let count = counts.iter().max().copied().unwrap_or(0).saturating_add(1);
     let oldest = (0..).zip(&counts).min_by_key(|(_, count)| **count).map_or(0, |(at, _)| at);
@@ -83,13 +87,13 @@ pub fn write_marker(
     }
     let mut bytes = sealed(MAGIC, &body);
     bytes.resize(HEAD + room, 0);
-    io.write_at(gap.range().start + oldest * SLOT, &bytes)?;
+    io.write_at(area.range().start + oldest * SLOT, &bytes)?;
     Ok(io.sync()?)
 }
 
-fn read_slots(disk: &(impl ReadAt + ?Sized), gap: &MetadataArea) -> io::Result<Vec<Option<Slot>>> {
+fn read_slots(disk: &(impl ReadAt + ?Sized), area: &MetadataArea) -> io::Result<Vec<Option<Slot>>> {
     let read = |number: u64| {
-        let at = gap.range().start + number * SLOT;
+        let at = area.range().start + number * SLOT;
         // A disk that is too small has no slots.
         if at + SLOT > disk.size() {
             return Ok(None);
@@ -133,11 +137,11 @@ impl DiskJournal {
     /// can be read after a power cut: the carried-over receipts are stored nowhere else.
     pub fn create(
         io: &GuardedIo,
-        gap: &MetadataArea,
+        area: &MetadataArea,
         records: &[Record],
     ) -> Result<Self, MetadataAreaError> {
-        let (place, next) = gap.journal();
-        settle(io, gap)?;
+        let (place, next) = area.journal();
+        settle(io, area)?;
         let mut bytes = journal::MAGIC.to_vec();
         journal::frames(records, 0, &mut bytes)?;
         if bytes.len() as u64 > place.end - place.start {
@@ -150,7 +154,7 @@ impl DiskJournal {
             io.write_at(next.start, &kept)?;
             io.sync()?;
         }
-        put(io, gap, &bytes)?;
+        put(io, area, &bytes)?;
         let count = u32::try_from(records.len()).expect("the area is small");
         Ok(Self { place, next: count, length: bytes.len() as u64, is_broken: false })
     }
@@ -159,11 +163,11 @@ impl DiskJournal {
     /// there is no journal yet.
     pub fn open(
         io: &GuardedIo,
-        gap: &MetadataArea,
+        area: &MetadataArea,
     ) -> Result<Option<(Self, Vec<Record>)>, MetadataAreaError> {
-        settle(io, gap)?;
-        let (place, _) = gap.journal();
-        let Contents { records, length } = match load(io, gap) {
+        settle(io, area)?;
+        let (place, _) = area.journal();
+        let Contents { records, length } = match load(io, area) {
             Err(MetadataAreaError::Journal(JournalError::NoJournal)) => return Ok(None),
             loaded => loaded?,
         };
@@ -180,12 +184,12 @@ impl DiskJournal {
     /// The records of a disk, without writing to it; `None` without a journal.
     pub fn peek(
         disk: &(impl ReadAt + ?Sized),
-        gap: &MetadataArea,
+        area: &MetadataArea,
     ) -> Result<Option<Vec<Record>>, MetadataAreaError> {
-        if gap.range().end > disk.size() {
+        if area.range().end > disk.size() {
             return Ok(None);
         }
-        match load(disk, gap) {
+        match load(disk, area) {
             Ok(contents) if contents.length == 0 => Ok(None),
             Ok(contents) => Ok(Some(contents.records)),
             Err(MetadataAreaError::Journal(JournalError::NoJournal)) => Ok(None),
@@ -223,8 +227,8 @@ impl DiskJournal {
 
 /// Writes the journal to its final place and clears the rest of it. Its temporary copy is removed
 /// afterwards.
-fn put(io: &GuardedIo, gap: &MetadataArea, bytes: &[u8]) -> Result<(), MetadataAreaError> {
-    let (place, next) = gap.journal();
+fn put(io: &GuardedIo, area: &MetadataArea, bytes: &[u8]) -> Result<(), MetadataAreaError> {
+    let (place, next) = area.journal();
     io.zero(place.clone())?;
     io.sync()?;
     io.write_at(place.start, bytes)?;
@@ -234,18 +238,18 @@ fn put(io: &GuardedIo, gap: &MetadataArea, bytes: &[u8]) -> Result<(), MetadataA
 }
 
 /// Moves a journal from its temporary to its final place.
-fn settle(io: &GuardedIo, gap: &MetadataArea) -> Result<(), MetadataAreaError> {
-    match on_its_way(io, gap)? {
-        Some(bytes) => put(io, gap, &bytes),
+fn settle(io: &GuardedIo, area: &MetadataArea) -> Result<(), MetadataAreaError> {
+    match on_its_way(io, area)? {
+        Some(bytes) => put(io, area, &bytes),
         None => Ok(()),
     }
 }
 
 fn on_its_way(
     disk: &(impl ReadAt + ?Sized),
-    gap: &MetadataArea,
+    area: &MetadataArea,
 ) -> Result<Option<Vec<u8>>, MetadataAreaError> {
-    let bytes = read(disk, &gap.journal().1)?;
+    let bytes = read(disk, &area.journal().1)?;
     // An empty body has the checksum of zeros.
     let whole = unsealed(NEXT, &bytes).filter(|body| body.starts_with(&journal::MAGIC));
     Ok(whole.map(<[u8]>::to_vec))
@@ -257,10 +261,10 @@ fn read(disk: &(impl ReadAt + ?Sized), range: &Range<u64>) -> Result<Vec<u8>, Me
     Ok(bytes)
 }
 
-fn load(disk: &(impl ReadAt + ?Sized), gap: &MetadataArea) -> Result<Contents, MetadataAreaError> {
-    let bytes = match on_its_way(disk, gap)? {
+fn load(disk: &(impl ReadAt + ?Sized), area: &MetadataArea) -> Result<Contents, MetadataAreaError> {
+    let bytes = match on_its_way(disk, area)? {
         Some(bytes) => bytes,
-        None => read(disk, &gap.journal().0)?,
+        None => read(disk, &area.journal().0)?,
     };
     // Records are text, so no zero behind the last one belongs to it.
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -298,7 +302,7 @@ mod tests {
 
         fn open(&self, fault: Option<Fault>) -> GuardedIo {
             let meant = Identity::of(self.0.path(), 512).expect("it is there");
-            let allow = Ranges::from(gap().range());
+            let allow = Ranges::from(area().range());
             let io = GuardedIo::open(self.0.path(), &meant, &allow, &Ranges::default());
             let io = io.expect("it is free");
             match fault {
@@ -308,7 +312,7 @@ mod tests {
         }
     }
 
-    fn gap() -> MetadataArea {
+    fn area() -> MetadataArea {
         MetadataArea::before(Some(FIRST)).expect("it has room")
     }
 
@@ -341,7 +345,7 @@ mod tests {
             let disk = Disk::new();
             let mut length = 0;
             let io = disk.open(Some(Fault::new(FaultTrigger::Never, FaultEffect::Fail)));
-            let mut journal = DiskJournal::create(&io, &gap(), &[]).expect("it has room");
+            let mut journal = DiskJournal::create(&io, &area(), &[]).expect("it has room");
             length += io.fault().expect("it has one").write_count().bytes;
             append_all(&mut journal, &io, 0);
             io.fault().expect("it has one").write_count().bytes - length
@@ -350,20 +354,20 @@ mod tests {
         for cut in 0..=whole {
             for then in [FaultEffect::Die, FaultEffect::CutPower(cut + 1)] {
                 let disk = Disk::new();
-                let create = DiskJournal::create(&disk.open(None), &gap(), &[]);
+                let create = DiskJournal::create(&disk.open(None), &area(), &[]);
                 let mut journal = create.expect("it has room");
                 let io = disk.open(Some(Fault::new(FaultTrigger::AfterBytes(cut), then)));
                 let durable = append_all(&mut journal, &io, 0);
                 drop(io);
-                let seen = DiskJournal::peek(&disk.open(None), &gap()).expect("it is sound");
-                let opened = DiskJournal::open(&disk.open(None), &gap()).expect("it is sound");
+                let seen = DiskJournal::peek(&disk.open(None), &area()).expect("it is sound");
+                let opened = DiskJournal::open(&disk.open(None), &area()).expect("it is sound");
                 let (mut journal, read) = opened.expect("it was created");
                 assert_eq!(seen.as_ref(), Some(&read), "looking sees the same, at {cut}");
                 assert!(read.len() as u64 >= u64::from(durable), "at {cut}: {durable} {read:?}");
                 let count = u32::try_from(read.len()).expect("few");
                 assert!(count <= durable + 3 && read == (0..count).map(record).collect::<Vec<_>>());
                 append_all(&mut journal, &disk.open(None), count);
-                let again = DiskJournal::peek(&disk.open(None), &gap()).expect("it is sound");
+                let again = DiskJournal::peek(&disk.open(None), &area()).expect("it is sound");
                 assert_eq!(again, Some((0..count + 7).map(record).collect()));
             }
         }
@@ -374,14 +378,14 @@ mod tests {
         let carried = [record(1), record(2)];
         for cut in (0..80_000_u64).step_by(997).chain(0..600).chain(45_000..46_200) {
             let disk = Disk::new();
-            DiskJournal::create(&disk.open(None), &gap(), &[record(9)]).expect("it has room");
+            DiskJournal::create(&disk.open(None), &area(), &[record(9)]).expect("it has room");
             let io = disk.open(Some(Fault::new(
                 FaultTrigger::AfterBytes(cut),
                 FaultEffect::CutPower(cut + 1),
             )));
-            let created = DiskJournal::create(&io, &gap(), &carried).is_ok();
+            let created = DiskJournal::create(&io, &area(), &carried).is_ok();
             drop(io);
-            let seen = DiskJournal::peek(&disk.open(None), &gap()).expect("it is sound");
+            let seen = DiskJournal::peek(&disk.open(None), &area()).expect("it is sound");
             let is_old = seen.as_deref() == Some(&[record(9)]) && !created;
             assert!(is_old || seen.as_deref() == Some(&carried), "at {cut}: {seen:?}");
             // Cuts the power once more while the journal is opened or replaced.
@@ -389,18 +393,18 @@ mod tests {
                 FaultTrigger::AfterBytes(cut),
                 FaultEffect::CutPower(cut + 2),
             )));
-            let _ = DiskJournal::open(&io, &gap());
+            let _ = DiskJournal::open(&io, &area());
             drop(io);
-            let again = DiskJournal::peek(&disk.open(None), &gap()).expect("it is sound");
+            let again = DiskJournal::peek(&disk.open(None), &area()).expect("it is sound");
             assert_eq!(again, seen, "at {cut}");
             let io = disk.open(Some(Fault::new(
                 FaultTrigger::AfterBytes(cut),
                 FaultEffect::CutPower(cut + 3),
             )));
-            let _ = DiskJournal::create(&io, &gap(), &[record(5)]);
+            let _ = DiskJournal::create(&io, &area(), &[record(5)]);
             drop(io);
             let (_, last) =
-                DiskJournal::open(&disk.open(None), &gap()).expect("sound").expect("it is there");
+                DiskJournal::open(&disk.open(None), &area()).expect("sound").expect("it is there");
             assert!(Some(&last) == seen.as_ref() || last == [record(5)], "at {cut}: {last:?}");
         }
     }
@@ -409,7 +413,7 @@ mod tests {
     fn full_journal_reports_it_and_stays_readable() {
         let disk = Disk::new();
         let io = disk.open(None);
-        let mut journal = DiskJournal::create(&io, &gap(), &[]).expect("it has room");
+        let mut journal = DiskJournal::create(&io, &area(), &[]).expect("it has room");
         let check = FailedCheck::not_made("x".repeat(15_000));
         let large = Record::Refused { step: StepId(0), attempt: 1, check, at: 0 };
         journal.append(&io, &[large.clone(), large.clone()]).expect("two fit");
@@ -417,7 +421,7 @@ mod tests {
         assert!(matches!(error, MetadataAreaError::Journal(JournalError::Full(_))), "{error}");
         journal.append(&io, &[record(1)]).expect("there is room for a small one");
         drop(io);
-        let seen = DiskJournal::peek(&disk.open(None), &gap()).expect("it is sound");
+        let seen = DiskJournal::peek(&disk.open(None), &area()).expect("it is sound");
         assert_eq!(seen, Some(vec![large.clone(), large, record(1)]));
     }
 
@@ -429,8 +433,8 @@ mod tests {
             START..FIRST_PARTITION
         );
         let disk = [0; 100];
-        assert_eq!(read_marker(&disk[..], &gap()).expect("it is memory"), None);
-        assert!(DiskJournal::peek(&disk[..], &gap()).expect("it is memory").is_none());
+        assert_eq!(read_marker(&disk[..], &area()).expect("it is memory"), None);
+        assert!(DiskJournal::peek(&disk[..], &area()).expect("it is memory").is_none());
     }
 
     #[test]
@@ -449,22 +453,22 @@ mod tests {
         for cut in (0..5000).step_by(61) {
             for then in [FaultEffect::Die, FaultEffect::CutPower(cut + 1)] {
                 let disk = Disk::new();
-                assert_eq!(read_marker(&disk.open(None), &gap()).expect("it is read"), None);
+                assert_eq!(read_marker(&disk.open(None), &area()).expect("it is read"), None);
                 let begun = Marker { generation: 2, ..marker(false) };
                 for before in [begun, marker(false)] {
-                    write_marker(&before, &disk.open(None), &gap()).expect("it is written");
+                    write_marker(&before, &disk.open(None), &area()).expect("it is written");
                 }
                 let io = disk.open(Some(Fault::new(FaultTrigger::AfterBytes(cut), then)));
-                let is_good = write_marker(&marker(true), &io, &gap()).is_ok();
+                let is_good = write_marker(&marker(true), &io, &area()).is_ok();
                 drop(io);
-                let found = read_marker(&disk.open(None), &gap()).expect("it is read");
+                let found = read_marker(&disk.open(None), &area()).expect("it is read");
                 let found = found.expect("there is always one");
                 assert!(found == marker(true) || (found == marker(false) && !is_good), "{found:?}");
             }
         }
         let disk = Disk::new();
         let large = Marker { node: "n".repeat(5000), ..marker(true) };
-        let error = write_marker(&large, &disk.open(None), &gap()).expect_err("it is too large");
+        let error = write_marker(&large, &disk.open(None), &area()).expect_err("it is too large");
         assert!(matches!(error, MetadataAreaError::MarkerTooLarge(_)), "{error}");
     }
 
@@ -477,7 +481,7 @@ mod tests {
         ) {
             let disk = Disk::new();
             let io = disk.open(None);
-            DiskJournal::create(&io, &gap(), &[record(1), record(2)]).expect("it has room");
+            DiskJournal::create(&io, &area(), &[record(1), record(2)]).expect("it has room");
             drop(io);
             let mut bytes = fs_err::read(disk.0.path()).expect("it is there");
             let at = |at: u64| usize::try_from(at).expect("small");
@@ -485,13 +489,13 @@ mod tests {
                 bytes[at(place)..at(place) + 16].copy_from_slice(&noise);
             }
             // Also with valid checksums.
-            let next = at(gap().journal().1.start);
+            let next = at(area().journal().1.start);
             let places = [(at(START), sealed(MAGIC, &body)), (next, sealed(NEXT, &body))];
             for (place, sealed) in places.into_iter().skip(usize::from(is_torn)) {
                 bytes[place..place + sealed.len()].copy_from_slice(&sealed);
             }
-            let _ = read_marker(&bytes[..], &gap());
-            let _ = DiskJournal::peek(&bytes[..], &gap());
+            let _ = read_marker(&bytes[..], &area());
+            let _ = DiskJournal::peek(&bytes[..], &area());
         }
     }
 }

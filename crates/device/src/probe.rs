@@ -2,6 +2,7 @@
 //! an initramfs may have none, and elsewhere its database may be outdated.
 
 mod disks;
+mod path;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use std::path::{Path, PathBuf};
 use hoist_provision::facts::{CpuFacts, DmiFacts, Facts, Firmware, NicFacts};
 
 use super::efivars::Efivars;
+
+pub(crate) use disks::parse_mount;
 
 /// Bytes of a value below `/sys`; longer values are truncated.
 const MAX_VALUE: usize = 4096;

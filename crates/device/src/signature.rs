@@ -1,11 +1,13 @@
 //! Detection of disk contents by magic bytes: file systems, members of arrays and volume groups,
-//! partition tables, and hoist's own metadata.
+//! partition tables, and hoist's own metadata. Data without known magic bytes is unknown data; a
+//! disk is empty only if the areas that a wipe clears are blank.
 //!
 //! Detection trusts no field and never panics. Wiping does not depend on detection, because damaged
 //! structures must be wiped, too.
 
 mod magic;
 mod stack;
+mod unknown;
 
 use std::io;
 use std::ops::Range;
@@ -27,6 +29,14 @@ const TELLING_TYPES: [(u128, SignatureKind); 3] = [
     (IN_PROGRESS.as_u128(), SignatureKind::Hoist),
 ];
 
+/// Partition types whose contents belong to the partition table: boot code for BIOS and `PReP`, and
+/// space that Windows reserves.
+const TYPES_OF_TABLE: [u128; 3] = [
+    0x2168_6148_6449_6e6f_744e_6565_6445_4649,
+    0x9e1a_2d38_c612_4316_aa26_8b49_521e_5a8b,
+    0xe3c9_e316_0b5c_4db8_817d_f92d_f002_15ae,
+];
+
 /// All signatures on a disk and in its partitions.
 pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
     let found = table::read(disk, sector)?;
@@ -43,9 +53,15 @@ pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
         let inside = probe(disk, range.start..range.end.min(disk.size()), place)?;
         // A signature at the end of a partition may also appear at the end of an enclosing one.
         all.retain(|have| !inside.iter().any(|found| is_same(have, found)));
-        all.extend(by_type(partition, &inside));
+        let of_type = by_type(partition, &inside);
+        let is_known = !inside.is_empty() || of_type.is_some() || is_of_table(partition);
+        all.extend(of_type);
         all.extend(inside);
+        if !is_known {
+            all.extend(unknown::find(disk, range, place));
+        }
     }
+    all.extend(of_cut_table(disk, &found, sector)?);
     all.extend(of_table(&found, disk.size(), sector));
     all.extend(of_hoist(disk)?);
     for signature in probe(disk, 0..disk.size(), SignaturePlace::Disk)? {
@@ -54,7 +70,39 @@ pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
             all.push(signature);
         }
     }
+    // Space outside of partitions belongs to the table.
+    if all.is_empty() {
+        all.extend(unknown::find(disk, 0..disk.size(), SignaturePlace::Disk));
+    }
     Ok(all)
+}
+
+fn is_of_table(partition: &PartitionFacts) -> bool {
+    partition.type_guid.is_some_and(|guid| TYPES_OF_TABLE.contains(&guid.as_u128()))
+}
+
+/// The signature of an in-progress table that a power cut left incomplete.
+fn of_cut_table(
+    disk: &impl ReadAt,
+    found: &TableOnDisk,
+    sector: u32,
+) -> io::Result<Option<Signature>> {
+    if !matches!(found, TableOnDisk::Nothing | TableOnDisk::Damaged(_)) {
+        return Ok(None);
+    }
+    let txn = table::txn_of_entries(disk, sector)?;
+    let offset = 2 * u64::from(sector);
+    Ok(txn.map(|txn| bare(SignatureKind::Hoist, offset, SignaturePlace::Disk, Some(txn))))
+}
+
+/// A signature without an identifier.
+fn bare(
+    kind: SignatureKind,
+    offset: u64,
+    place: SignaturePlace,
+    label: Option<String>,
+) -> Signature {
+    Signature { kind, offset, place, label, uuid: None, members: None, ours: None }
 }
 
 fn other_sector(found: &TableOnDisk) -> Option<u32> {
@@ -175,11 +223,11 @@ fn of_table(found: &TableOnDisk, size: u64, sector: u32) -> Option<Signature> {
 
 /// The signature of the hoist marker, which names the owner of the disk.
 fn of_hoist(disk: &impl ReadAt) -> io::Result<Option<Signature>> {
-    let gap = MetadataArea::before(None).expect("an empty disk has room");
-    let marker = read_marker(disk, &gap)?;
+    let area = MetadataArea::before(None).expect("an empty disk has room");
+    let marker = read_marker(disk, &area)?;
     Ok(marker.map(|Marker { node, txn, of_image, has_root, .. }| Signature {
         kind: SignatureKind::Hoist,
-        offset: gap.range().start,
+        offset: area.range().start,
         place: SignaturePlace::Disk,
         label: None,
         uuid: None,
@@ -192,15 +240,9 @@ fn by_type(partition: &PartitionFacts, inside: &[Signature]) -> Option<Signature
     let kind = partition.type_guid?.as_u128();
     let (_, kind) = TELLING_TYPES.into_iter().find(|(guid, _)| *guid == kind)?;
     let is_seen = inside.iter().any(|signature| signature.kind == kind);
-    (!is_seen).then(|| Signature {
-        kind,
-        offset: partition.start,
-        place: SignaturePlace::Partition(partition.number),
-        label: Some(partition.name.clone()).filter(|name| !name.is_empty()),
-        uuid: None,
-        members: None,
-        ours: None,
-    })
+    let label = Some(partition.name.clone()).filter(|name| !name.is_empty());
+    let place = SignaturePlace::Partition(partition.number);
+    (!is_seen).then(|| bare(kind, partition.start, place, label))
 }
 
 /// Text up to its first zero byte, without trailing blanks.

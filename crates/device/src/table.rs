@@ -4,6 +4,9 @@
 //! complete. The opening table is written before anything else. The closing table is written when
 //! everything else is durable.
 
+use std::ops::Range;
+
+use hoist_provision::metadata_area::START;
 use hoist_provision::partition_table::{EncodedTable, Geometry, LayoutError, Table, encode};
 use hoist_provision::read_at::ReadAt as _;
 
@@ -15,11 +18,18 @@ const BOOT_CODE: usize = 440;
 
 /// Opens a run: from now on the table marks the disk as in progress, and nothing boots from it. The
 /// primary copy is written first: it is valid without the backup copy, and until it is complete the
-/// old table is valid.
+/// old table is valid. The first of its entries, which name the transaction, are written before
+/// everything else: a disk without an old table is recognised as a disk of this run wherever the
+/// power is cut.
 pub fn write_opening(table: &Table, io: &GuardedIo) -> Result<(), TableError> {
     let encoded = encoded(table, io)?;
-    io.write_at(0, &encoded.head)?;
-    io.sync()?;
+    let (header, entries) = encoded.head.split_at(header_length(io));
+    // A sector is written as a whole or not at all.
+    let first = &entries[..entries.len().min(header.len() / 2)];
+    for (at, piece) in [(header.len(), first), (header.len(), entries), (0, header)] {
+        io.write_at(at as u64, piece)?;
+        io.sync()?;
+    }
     io.write_at(encoded.tail_at, &encoded.tail)?;
     Ok(io.sync()?)
 }
@@ -56,6 +66,18 @@ pub fn clear_copy(table: &Table, io: &GuardedIo) -> Result<(), TableError> {
         io.sync()?;
     }
     Ok(())
+}
+
+/// The ranges of an in-progress table, in the order in which an erasure clears them. The entries
+/// are last, so a power cut leaves a disk that is empty or names the transaction.
+pub(crate) fn clearing_order(io: &GuardedIo) -> [Range<u64>; 2] {
+    let entries = header_length(io) as u64;
+    [0..entries, entries..START]
+}
+
+/// Bytes of the protective MBR and of the header.
+fn header_length(io: &GuardedIo) -> usize {
+    usize::try_from(2 * io.sector()).expect("it is small")
 }
 
 fn encoded(table: &Table, io: &GuardedIo) -> Result<EncodedTable, TableError> {

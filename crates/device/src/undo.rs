@@ -15,8 +15,8 @@ use hoist_provision::read_at::ReadAt as _;
 use hoist_provision::steps::images;
 
 use crate::apply::ApplyError;
-use crate::metadata_area::{DiskJournal, MetadataAreaError, backup, read_marker, write_marker};
-use crate::observe::gap;
+use crate::metadata_area::{DiskJournal, backup, read_marker, write_marker};
+use crate::observe::area;
 use crate::probe::Machine;
 use crate::{GuardedIo, Identity, Ranges, ReadIo, kernel};
 
@@ -32,7 +32,7 @@ struct Disk {
     id: Id,
     kernel_name: String,
     sector: u32,
-    gap: MetadataArea,
+    area: MetadataArea,
     marker: Marker,
     before: Before,
     backup: Backup,
@@ -57,7 +57,7 @@ struct CurrentDisk<'a> {
     id: &'a Id,
     facts: &'a DiskFacts,
     io: ReadIo,
-    gap: MetadataArea,
+    area: MetadataArea,
     /// The marker, if it belongs to this transaction.
     marker: Option<Marker>,
     elsewhere: Option<&'a TakenBackup>,
@@ -71,15 +71,15 @@ impl<'a> CurrentDisk<'a> {
         (id, facts): (&'a Id, &'a DiskFacts),
         elsewhere: &'a [TakenBackup],
     ) -> Result<Option<Self>, ProvisionDiagnostic> {
-        let Some(gap) = gap(facts) else { return Ok(None) };
+        let Some(area) = area(facts) else { return Ok(None) };
         let io = ReadIo::open(&machine.device(&facts.kernel_name), facts.logical_sector);
         let io = io.map_err(|error| unread(id, facts, &error))?;
-        let marker = read_marker(&io, &gap).map_err(|error| unread(id, facts, &error))?;
+        let marker = read_marker(&io, &area).map_err(|error| unread(id, facts, &error))?;
         let marker = marker.filter(|marker| marker.txn == document.txn);
         let elsewhere = elsewhere.iter().find(|taken| {
             taken.disk == *id && taken.before.txn == document.txn && taken.size == io.size()
         });
-        Ok(Some(Self { id, facts, io, gap, marker, elsewhere }))
+        Ok(Some(Self { id, facts, io, area, marker, elsewhere }))
     }
 
     fn is_as(&self, taken: &TakenBackup) -> bool {
@@ -88,12 +88,13 @@ impl<'a> CurrentDisk<'a> {
 
     /// The disk to restore, from the backup on it or the one of the controller.
     fn before(&self, marker: &Marker) -> Result<Disk, ProvisionDiagnostic> {
-        let Self { id, facts, io, gap, .. } = self;
-        let kept = backup::read(io, gap).map_err(|error| unread(id, facts, &error))?;
+        let Self { id, facts, io, area, .. } = self;
+        let kept = backup::read(io, area).map_err(|error| unread(id, facts, &error))?;
         let kept = kept.filter(|(before, _)| before.txn == marker.txn);
         let elsewhere = || Some((self.elsewhere?.before.clone(), self.elsewhere?.ends.clone()));
         let Some((before, backup)) = kept.or_else(elsewhere) else {
-            let what = "there is no backup of this disk: it was not taken, did not fit, or was overwritten";
+            let what =
+                "backup of this disk not found: it was not taken, did not fit, or was overwritten";
             return Err(lost(id, what));
         };
         let ends = Ends { size: io.size(), backup: &backup };
@@ -102,9 +103,9 @@ impl<'a> CurrentDisk<'a> {
         let sector = facts.logical_sector;
         let kernel_name = facts.kernel_name.clone();
         let id = self.id.clone();
-        let gap = gap.clone();
+        let area = area.clone();
         let marker = marker.clone();
-        Ok(Disk { id, kernel_name, sector, gap, marker, before, backup, table })
+        Ok(Disk { id, kernel_name, sector, area, marker, before, backup, table })
     }
 }
 
@@ -134,7 +135,7 @@ pub fn plan_undo(
         let Some(current) = current.map_err(|error| vec![error])? else { continue };
         match (&current.marker, current.elsewhere) {
             (Some(marker), _) => {
-                begun.insert(id.clone(), has_begun(&current.io, &current.gap));
+                begun.insert(id.clone(), has_begun(&current.io, &current.area));
                 match current.before(marker) {
                     Ok(disk) => disks.push(disk),
                     Err(what) => found.push(what),
@@ -191,9 +192,9 @@ fn nothing_known(id: &Id, facts: &DiskFacts) -> ProvisionDiagnostic {
 }
 
 /// Whether a step has started. An unreadable journal does not prove that none has.
-fn has_begun(disk: &ReadIo, gap: &MetadataArea) -> bool {
+fn has_begun(disk: &ReadIo, area: &MetadataArea) -> bool {
     let is_intent = |record: &Record| matches!(record, Record::Intent { .. });
-    let records = DiskJournal::peek(disk, gap);
+    let records = DiskJournal::peek(disk, area);
     records.map_or(true, |records| records.iter().flatten().any(is_intent))
 }
 
@@ -224,10 +225,11 @@ pub fn undo(plan: &UndoPlan, machine: &Machine) -> Result<(), ApplyError> {
     }
     for (disk, io) in &taken {
         let marker = Marker { is_complete: false, undoing: true, ..disk.marker.clone() };
-        write_marker(&marker, io, &disk.gap)?;
+        write_marker(&marker, io, &disk.area).map_err(ApplyError::on_disk(&disk.id))?;
     }
     for (disk, io) in &taken {
-        backup::restore(&disk.backup, io, &disk.gap.marker()).map_err(MetadataAreaError::from)?;
+        backup::restore(&disk.backup, io, &disk.area.marker())
+            .map_err(ApplyError::on_disk(&disk.id))?;
         let parts = match &disk.table {
             TableOnDisk::Gpt { table, .. } => table.partitions.clone(),
             _ => Vec::new(),

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::process::Command;
 
-use hoist_device::fat::{FatError, Volume, make};
+use hoist_device::fat::{FatError, Volume, make, repair};
+use hoist_device::fault::{Fault, FaultEffect, FaultTrigger};
 use hoist_device::{GuardedIo, Identity, Ranges};
 use hoist_provision::fat_names::{NameError, check_names};
 use hoist_provision::volume::StoredFile;
@@ -102,6 +103,53 @@ fn rewritten_fat_file_has_only_the_new_content() {
     disk.check();
 }
 
+/// Writes a new file, a directory and a longer version of an existing file.
+fn change(io: &GuardedIo, size: u64) -> Result<(), FatError> {
+    let volume = Volume::open(io, 0..size)?;
+    volume.put_bytes("EFI/BOOT/a name longer than eight.efi", &vec![5; 700_000])?;
+    volume.put_bytes("loader/entry.conf", &vec![6; 90_000])?;
+    volume.finish()
+}
+
+#[test]
+fn interrupted_fat_volume_is_clean_after_repair() {
+    let mut repaired = 0;
+    for (sector, mib) in [(512, 8), (512, 64), (512, 300), (4096, 64)] {
+        let disk = Disk::new(mib * MIB);
+        let kept = vec![4; 200_000];
+        let files = [("loader/entry.conf", vec![3; 5000]), ("loader/kept", kept.clone())];
+        fill(&disk.io(sector), mib * MIB, &files);
+        let before = fs_err::read(disk.0.path()).expect("it is there");
+        let io = disk.io(sector);
+        assert!(!repair(&io, &(0..mib * MIB)).expect("it is read"), "it has no fault");
+        drop(io);
+        for seed in 1..20_u64 {
+            fs_err::write(disk.0.path(), &before).expect("it is written");
+            let at = FaultTrigger::AtWrite(seed % 13);
+            let io = disk.io(sector).with_fault(Fault::new(at, FaultEffect::CutPower(seed * 7919)));
+            if change(&io, mib * MIB)
+                .and_then(|()| io.sync().map_err(|e| FatError::Finish(e.into())))
+                .is_ok()
+            {
+                continue;
+            }
+            drop(io);
+            let io = disk.io(sector);
+            repaired += usize::from(repair(&io, &(0..mib * MIB)).expect("it is repaired"));
+            disk.check();
+            change(&io, mib * MIB).expect("nothing is wrong any more");
+            let volume = Volume::read_only(&io, 0..mib * MIB).expect("it is there");
+            let stored = volume.stored("loader/kept", MIB).expect("it can be read");
+            assert_eq!(stored, Some(StoredFile::of(&kept)), "seed {seed}, {mib} MiB");
+            let stored = volume.stored("loader/entry.conf", MIB).expect("it can be read");
+            assert_eq!(stored, Some(StoredFile::of(&vec![6; 90_000])));
+            drop(volume);
+            disk.check();
+        }
+    }
+    assert!(repaired > 15, "{repaired}");
+}
+
 #[test]
 fn full_or_too_small_fat_volume_is_reported() {
     let disk = Disk::new(8 * MIB);
@@ -111,7 +159,7 @@ fn full_or_too_small_fat_volume_is_reported() {
     let full = volume.put_bytes("linux", &vec![3; 9 << 20]).expect_err("it is larger");
     assert!(matches!(full, FatError::Full { .. }), "{full}");
     drop(volume);
-    let tiny = make(&io, &(0..16 * 1024), None, 1).expect_err("there is no room");
+    let tiny = make(&io, &(0..16 * 1024), None, 1).expect_err("the volume is too small");
     assert!(matches!(tiny, FatError::Make { .. }), "{tiny}");
     let nothing = Disk::new(MIB);
     let io = nothing.io(512);

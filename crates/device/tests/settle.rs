@@ -75,7 +75,7 @@ impl Disk {
             undoing: false,
             detached: [].into(),
         };
-        write_marker(&marker, &io, &MetadataArea::before(None).expect("a gap"))
+        write_marker(&marker, &io, &MetadataArea::before(None).expect("an area"))
             .expect("it is allowed");
         for part in planned.partitions.iter().filter(|part| !part.retained) {
             signature::wipe(&io, part.range()).expect("it is allowed");

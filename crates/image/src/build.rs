@@ -1,12 +1,15 @@
 //! From a document to a directory with everything that was wanted, and an index of it. The directory
 //! appears whole or not at all.
+//!
+//! Does not belong here: the shapes of results (`tree`, `whole_disk`), and the builders.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use hoist_model::image::INDEX_FILE;
+use hoist_model::image::{INDEX_FILE, UnpackedContent};
 use hoist_model::{ArtifactName, Digest, ImageFile, ImageIndex};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -40,13 +43,13 @@ impl BuildProgress for () {}
 #[derive(Debug)]
 pub struct Build<'a> {
     pub image: &'a Image,
-    pub place: Place<'a>,
+    pub place: BuildPaths<'a>,
     /// Seconds since 1970; nothing in the image is newer.
     pub epoch: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct BuildPaths<'a> {
     /// Where the paths of the document begin.
     pub beside: &'a Path,
     /// The directory that is made.
@@ -160,7 +163,7 @@ impl Build<'_> {
         progress: &dyn BuildProgress,
     ) -> Result<ImageIndex, BuildError> {
         let tree = Tree::create(work.join("tree"))?;
-        let Place { beside, plugins, .. } = self.place;
+        let BuildPaths { beside, plugins, .. } = self.place;
         let site = Site { tree: &tree, beside, work, plugins, epoch: self.epoch };
         let made_from = {
             let _mask = Mask::usual();
@@ -174,11 +177,12 @@ impl Build<'_> {
             None if outputs.disk.is_some() => return Err(BuildError::NoKernel),
             None => {}
         }
+        let mut unpacked = BTreeMap::new();
         if let Some(disk) = &outputs.disk {
-            self.disk(disk, &tree, work, files, progress)?;
+            unpacked.insert(ROOT, self.disk(disk, &tree, work, files, progress)?);
         }
         if let Some(whole) = &outputs.whole_disk {
-            self.whole_disk(whole, work, files, progress)?;
+            unpacked.insert(DISK, self.whole_disk(whole, work, files, progress)?);
         }
         if let Some(live) = &outputs.live {
             self.live(live.format, &tree, work, files, progress)?;
@@ -193,7 +197,9 @@ impl Build<'_> {
             name: self.image.name.clone(),
             kernel_args: self.image.spec.kernel_args.clone(),
             made_from,
-            files: made.map(|file| self.entry(file, files)).collect::<io::Result<_>>()?,
+            files: made
+                .map(|file| self.entry(file, files, unpacked.remove(file)))
+                .collect::<io::Result<_>>()?,
         })
     }
 
@@ -204,7 +210,7 @@ impl Build<'_> {
         work: &Path,
         files: &Path,
         progress: &dyn BuildProgress,
-    ) -> Result<(), BuildError> {
+    ) -> Result<UnpackedContent, BuildError> {
         progress.stage("making the file system");
         let image = work.join("root.ext4");
         let ext4 = Ext4 {
@@ -215,12 +221,12 @@ impl Build<'_> {
         };
         ext4.make(tree.path(), &image, &work.join("mke2fs.log"))?;
         progress.stage("packing the file system");
-        pack(&image, &files.join(ROOT), &files.join(MANIFEST), progress)?;
+        let unpacked = pack(&image, &files.join(ROOT), &files.join(MANIFEST), progress)?;
         progress.stage("making the boot loaders");
         for loader in &disk.loaders {
             self.loader(*loader, work, files)?;
         }
-        Ok(())
+        Ok(unpacked)
     }
 
     fn loader(&self, loader: Loader, work: &Path, files: &Path) -> Result<(), BuildError> {
@@ -248,7 +254,7 @@ impl Build<'_> {
         work: &Path,
         files: &Path,
         progress: &dyn BuildProgress,
-    ) -> Result<(), BuildError> {
+    ) -> Result<UnpackedContent, BuildError> {
         progress.stage("making the whole disk");
         let path = |name: &str| files.join(name);
         let initrd = path(INITRD);
@@ -358,9 +364,15 @@ impl Build<'_> {
         name.parse().expect("names of images are short, and of the same letters")
     }
 
-    fn entry(&self, file: &'static str, files: &Path) -> io::Result<ImageFile> {
+    fn entry(
+        &self,
+        file: &'static str,
+        files: &Path,
+        unpacked: Option<UnpackedContent>,
+    ) -> io::Result<ImageFile> {
         let (size, sha256) = measure(&files.join(file))?;
-        Ok(ImageFile { file: file.to_owned(), artifact: self.artifact(file), size, sha256 })
+        let artifact = self.artifact(file);
+        Ok(ImageFile { file: file.to_owned(), artifact, size, sha256, unpacked })
     }
 }
 
@@ -422,16 +434,23 @@ impl BootFiles {
     }
 }
 
-/// Packs a file in chunks, and takes it away.
-fn pack(file: &Path, to: &Path, list: &Path, progress: &dyn BuildProgress) -> io::Result<()> {
+/// Packs a file in chunks, and takes it away. Returns the content of the file.
+fn pack(
+    file: &Path,
+    to: &Path,
+    list: &Path,
+    progress: &dyn BuildProgress,
+) -> io::Result<UnpackedContent> {
     let from = File::open(file)?;
     let total = from.metadata()?.len();
     let mut packed = BufWriter::new(File::create_new(to)?);
-    let counted = CountingReader { file: from, done: 0, total, progress };
-    let manifest = hoist_device::images::pack(counted, &mut packed, LEVEL)?;
+    let mut counted = CountingReader { file: from, done: 0, total, progress, hash: Sha256::new() };
+    let manifest = hoist_device::images::pack(&mut counted, &mut packed, LEVEL)?;
     packed.flush()?;
     fs_err::write(list, serde_json::to_vec(&manifest)?)?;
-    fs_err::remove_file(file)
+    fs_err::remove_file(file)?;
+    let sha256 = Digest::from_bytes(counted.hash.finalize().into());
+    Ok(UnpackedContent { size: manifest.size, sha256 })
 }
 
 /// A path of the same place with something behind its name.
@@ -490,11 +509,14 @@ struct CountingReader<'a> {
     done: u64,
     total: u64,
     progress: &'a dyn BuildProgress,
+    /// The digest of everything that was read.
+    hash: Sha256,
 }
 
 impl Read for CountingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
+        self.hash.update(&buffer[..count]);
         self.done += count as u64;
         self.progress.progress(self.done, self.total);
         Ok(count)

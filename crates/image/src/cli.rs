@@ -47,6 +47,13 @@ pub(crate) enum Command {
         hoist-image build -f tiny.yaml --out build/tiny -o json\n  \
         hoist-image build -f tiny.yaml --dry-run")]
     Build(BuildArgs),
+    /// Unpack an image into a file
+    ///
+    /// Understands zstd, xz and gzip. An image that was built here is verified with the manifest and
+    /// the index beside it. Runs of zeros become holes of the file.
+    #[command(after_help = "Examples:\n  hoist-image unpack tiny.image/root.ext4.zst\n  \
+        hoist-image unpack tiny.image/disk.img.zst --out /srv/vm/tiny.img")]
+    Unpack(UnpackArgs),
     /// Print the JSON Schema of the document
     #[command(after_help = "Examples:\n  hoist-image schema > image.schema.json")]
     Schema,
@@ -66,4 +73,17 @@ pub(crate) struct BuildArgs {
     /// Check everything and show the files that would be made; exits with 20
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnpackArgs {
+    /// The packed image
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The file to write; FILE without its suffix, if left out
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// The chunk manifest; `NAME.manifest.json` beside the image, if left out
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manifest: Option<PathBuf>,
 }

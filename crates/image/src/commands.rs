@@ -5,14 +5,16 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hoist_image::build::{Build, BuildProgress, OutputFile, Place};
+use hoist_image::build::{Build, BuildPaths, BuildProgress, OutputFile};
 use hoist_image::document::{Image, MAX_BYTES, read};
+use hoist_image::unpack::PackedImage;
+use hoist_model::image::UnpackedContent;
 use hoist_model::{Exit, ImageFile, ImageIndex};
 use hoist_provision::document::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::cli::{BuildArgs, Output};
+use crate::cli::{BuildArgs, Output, UnpackArgs};
 use crate::failure::Failure;
 
 pub(crate) fn build(args: &BuildArgs, output: Output) -> Result<Exit, Failure> {
@@ -25,7 +27,7 @@ pub(crate) fn build(args: &BuildArgs, output: Output) -> Result<Exit, Failure> {
         Some(out) => out.clone(),
         None => beside.join(format!("{}.image", image.name)),
     };
-    let place = Place { beside, out: &out, plugins: &args.plugins };
+    let place = BuildPaths { beside, out: &out, plugins: &args.plugins };
     let build = Build { image: &image, place, epoch: image.epoch(source_date_epoch()?) };
     if args.dry_run {
         print_plan(&image, &out, &build.check()?, output)?;
@@ -33,6 +35,31 @@ pub(crate) fn build(args: &BuildArgs, output: Output) -> Result<Exit, Failure> {
     }
     let index = build.run(&OnTerminal::new())?;
     print_index(&index, &out, output)?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn unpack(args: &UnpackArgs, output: Output) -> Result<Exit, Failure> {
+    let image = PackedImage { file: &args.file, manifest: args.manifest.as_deref() };
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => image.default_output()?,
+    };
+    let unpacked = image.unpack(&out)?;
+    match output {
+        Output::Json => {
+            #[derive(Serialize)]
+            struct UnpackResult<'a> {
+                out: &'a Path,
+                #[serde(flatten)]
+                content: &'a UnpackedContent,
+            }
+            print_json(&UnpackResult { out: &out, content: &unpacked })?;
+        }
+        Output::Text => {
+            let UnpackedContent { size, sha256 } = &unpacked;
+            writeln!(io::stdout(), "{}: {size} bytes, sha256:{sha256}", out.display())?;
+        }
+    }
     Ok(Exit::Done)
 }
 

@@ -1,8 +1,10 @@
-//! `image.yaml`: what shall be in an image, and in which shapes it is wanted.
+//! `image.yaml`: the content of an image, and the shapes to build.
+//!
+//! Does not belong here: building (`build`).
 
 use hoist_diagnostic::Diagnostic;
 use hoist_model::Name;
-use hoist_model::document::{API, DocumentError, read_one};
+use hoist_model::document::{API, read_one};
 use hoist_provision::document::{Bytes, FsKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -320,37 +322,35 @@ pub enum LiveFormat {
 /// Why there is no image to build.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum DocumentError {
     #[error(
         "`{source_name}` has {bytes} bytes; at most {MAX_BYTES} are read, so put large contents into files of their own"
     )]
     TooLarge { source_name: String, bytes: usize },
     #[error("the document has {} error(s)", .0.len())]
-    Text(Vec<DocumentError>),
-    #[error("the image has {} error(s)", .0.len())]
-    Faults(Vec<Diagnostic>),
+    Invalid(Vec<Diagnostic>),
 }
 
 /// Reads a document, or a spec by itself, which is then called `fallback`.
-pub fn read(source: &str, text: &[u8], fallback: &str) -> Result<Image, ReadError> {
+pub fn read(source: &str, text: &[u8], fallback: &str) -> Result<Image, DocumentError> {
     if text.len() > MAX_BYTES {
         let source_name = source.to_owned();
         let bytes = text.len();
-        return Err(ReadError::TooLarge { source_name, bytes });
+        return Err(DocumentError::TooLarge { source_name, bytes });
     }
-    let any: Map<String, Value> = read_one(source, text).map_err(ReadError::Text)?;
+    let any: Map<String, Value> = read_one(source, text).map_err(DocumentError::Invalid)?;
     let image = if any.contains_key("api") || any.contains_key("kind") {
-        read_one::<Image>(source, text).map_err(ReadError::Text)?
+        read_one::<Image>(source, text).map_err(DocumentError::Invalid)?
     } else {
-        let spec = read_one(source, text).map_err(ReadError::Text)?;
+        let spec = read_one(source, text).map_err(DocumentError::Invalid)?;
         let name = fallback.parse().map_err(|error| {
             let hint = "write it as a document with `api`, `kind`, `name` and `spec`";
-            ReadError::Faults(vec![Diagnostic::new("name", format!("{error}")).hint(hint)])
+            DocumentError::Invalid(vec![Diagnostic::new("name", format!("{error}")).hint(hint)])
         })?;
         Image { api: API.to_owned(), kind: KIND.to_owned(), name, spec }
     };
-    let faults = image.check();
-    if faults.is_empty() { Ok(image) } else { Err(ReadError::Faults(faults)) }
+    let found = image.check();
+    if found.is_empty() { Ok(image) } else { Err(DocumentError::Invalid(found)) }
 }
 
 impl Image {
@@ -365,25 +365,25 @@ impl Image {
     }
 
     fn check(&self) -> Vec<Diagnostic> {
-        let mut faults = Vec::new();
+        let mut diagnostics = Vec::new();
         if self.api != API {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::new("api", unknown(&self.api)).hint(format!("write `api: {API}`")),
             );
         }
         if self.kind != KIND {
             let hint = format!("write `kind: {KIND}`");
-            faults.push(Diagnostic::new("kind", unknown(&self.kind)).hint(hint));
+            diagnostics.push(Diagnostic::new("kind", unknown(&self.kind)).hint(hint));
         }
         if self.name.len() > MAX_NAME {
             let what = format!("the name has more than {MAX_NAME} characters");
-            faults.push(Diagnostic::new("name", what));
+            diagnostics.push(Diagnostic::new("name", what));
         }
-        check_builder(&self.spec.builder, &mut faults);
-        check_files(&self.spec.files, &mut faults);
-        check_kernel_args(&self.spec.kernel_args, &mut faults);
-        check_outputs(&self.spec.outputs, &mut faults);
-        faults
+        check_builder(&self.spec.builder, &mut diagnostics);
+        check_files(&self.spec.files, &mut diagnostics);
+        check_kernel_args(&self.spec.kernel_args, &mut diagnostics);
+        check_outputs(&self.spec.outputs, &mut diagnostics);
+        diagnostics
     }
 }
 
@@ -391,106 +391,108 @@ fn unknown(word: &str) -> String {
     format!("`{word}` is not supported")
 }
 
-fn check_builder(builder: &Builder, faults: &mut Vec<Diagnostic>) {
+fn check_builder(builder: &Builder, diagnostics: &mut Vec<Diagnostic>) {
     match builder {
-        Builder::Tiny(tiny) => check_tiny(tiny, faults),
-        Builder::Debian(debian) => check_debian(debian, faults),
+        Builder::Tiny(tiny) => check_tiny(tiny, diagnostics),
+        Builder::Debian(debian) => check_debian(debian, diagnostics),
         Builder::Plugin(plugin) => {
             if !hoist_engine::plugin::is_name(&plugin.name) {
                 let what = format!("`{}` is not a plug-in name", plugin.name);
                 let hint = "use the part of its file name after `hoist-action-`";
-                faults.push(Diagnostic::new("builder.plugin.name", what).hint(hint));
+                diagnostics.push(Diagnostic::new("builder.plugin.name", what).hint(hint));
             }
         }
     }
 }
 
-fn check_tiny(tiny: &Tiny, faults: &mut Vec<Diagnostic>) {
+fn check_tiny(tiny: &Tiny, diagnostics: &mut Vec<Diagnostic>) {
     let at = "builder.tiny.kernel";
     match &tiny.kernel {
         Kernel { package: Some(package), file: None, modules: None } => {
-            check_package(package, &format!("{at}.package"), faults);
+            check_package(package, &format!("{at}.package"), diagnostics);
         }
         Kernel { package: None, file: Some(_), .. } => {}
-        _ => faults.push(
+        _ => diagnostics.push(
             Diagnostic::new(at, "names neither a package nor a file")
                 .hint("write `{package: NAME}`, or `{file: PATH, modules: DIRECTORY}`"),
         ),
     }
     if let Source::Package(package) = &tiny.busybox {
-        check_package(package, "builder.tiny.busybox.package", faults);
+        check_package(package, "builder.tiny.busybox.package", diagnostics);
     }
-    check_count("builder.tiny.modules", tiny.modules.len(), MAX_MODULES, faults);
+    check_count("builder.tiny.modules", tiny.modules.len(), MAX_MODULES, diagnostics);
     for (number, module) in tiny.modules.iter().enumerate() {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if module.is_empty() || module.len() > MAX_NAME || !module.chars().all(is_name) {
             let what = format!("`{module}` is not a module name");
-            faults.push(Diagnostic::new(format!("builder.tiny.modules[{number}]"), what));
+            diagnostics.push(Diagnostic::new(format!("builder.tiny.modules[{number}]"), what));
         }
     }
     if tiny.init.as_ref().is_some_and(|init| !init.starts_with("#!/")) {
         let hint = "begin with `#!/bin/busybox sh`";
-        faults.push(Diagnostic::new("builder.tiny.init", "not a script").hint(hint));
+        diagnostics.push(Diagnostic::new("builder.tiny.init", "not a script").hint(hint));
     }
 }
 
-fn check_debian(debian: &Debian, faults: &mut Vec<Diagnostic>) {
-    check_package(&debian.suite, "builder.debian.suite", faults);
+fn check_debian(debian: &Debian, diagnostics: &mut Vec<Diagnostic>) {
+    check_package(&debian.suite, "builder.debian.suite", diagnostics);
     if let Some(mirror) = &debian.mirror {
         let is_url = MIRRORS.iter().any(|way| mirror.starts_with(way));
         let is_word = mirror.len() <= MAX_WORD && mirror.bytes().all(|b| b.is_ascii_graphic());
         if !is_url || !is_word {
             let what = format!("`{mirror}` is not a mirror URL");
             let hint = "write it like `http://deb.debian.org/debian`";
-            faults.push(Diagnostic::new("builder.debian.mirror", what).hint(hint));
+            diagnostics.push(Diagnostic::new("builder.debian.mirror", what).hint(hint));
         }
     }
-    check_count("builder.debian.packages", debian.packages.len(), MAX_PACKAGES, faults);
+    check_count("builder.debian.packages", debian.packages.len(), MAX_PACKAGES, diagnostics);
     for (number, package) in debian.packages.iter().enumerate() {
-        check_package(package, &format!("builder.debian.packages[{number}]"), faults);
+        check_package(package, &format!("builder.debian.packages[{number}]"), diagnostics);
     }
-    check_count("builder.debian.run", debian.run.len(), MAX_RUN, faults);
+    check_count("builder.debian.run", debian.run.len(), MAX_RUN, diagnostics);
     for (number, words) in debian.run.iter().enumerate() {
         let at = format!("builder.debian.run[{number}]");
-        check_count(&at, words.len(), MAX_WORDS, faults);
+        check_count(&at, words.len(), MAX_WORDS, diagnostics);
         if words.first().is_none_or(String::is_empty) {
-            faults.push(Diagnostic::new(at, "names no program"));
+            diagnostics.push(Diagnostic::new(at, "names no program"));
         } else if words.iter().any(|word| word.contains('\0') || word.len() > MAX_WORD) {
             let what = format!("an argument contains a zero byte or more than {MAX_WORD} bytes");
-            faults.push(Diagnostic::new(at, what));
+            diagnostics.push(Diagnostic::new(at, what));
         }
     }
 }
 
 /// Refuses names that could be taken for an option or for several packages.
-fn check_package(name: &str, at: &str, faults: &mut Vec<Diagnostic>) {
+fn check_package(name: &str, at: &str, diagnostics: &mut Vec<Diagnostic>) {
     let known = |c: char| c.is_ascii_alphanumeric() || "+-.:=~_".contains(c);
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !begins || name.len() > 128 || !name.chars().all(known) {
         let what = format!("`{name}` is not a Debian name");
-        faults.push(Diagnostic::new(at, what).hint("write one name, and a version behind `=`"));
+        diagnostics
+            .push(Diagnostic::new(at, what).hint("write one name, and a version behind `=`"));
     }
 }
 
-fn check_files(files: &[File], faults: &mut Vec<Diagnostic>) {
-    check_count("files", files.len(), MAX_FILES, faults);
+fn check_files(files: &[File], diagnostics: &mut Vec<Diagnostic>) {
+    check_count("files", files.len(), MAX_FILES, diagnostics);
     for (number, file) in files.iter().enumerate() {
         let at = |field: &str| format!("files[{number}]{field}");
         if parts(&file.path).is_none() {
             let what = format!("`{}` is not an absolute path", file.path);
             let hint = "write the path from the root, without `.` and `..`";
-            faults.push(Diagnostic::new(at(".path"), what).hint(hint));
+            diagnostics.push(Diagnostic::new(at(".path"), what).hint(hint));
         }
         if file.text.is_some() == file.file.is_some() {
             let hint = "write `text`, or `file` with a path beside the document";
-            faults.push(
+            diagnostics.push(
                 Diagnostic::new(at(""), "the content of the file is missing or ambiguous")
                     .hint(hint),
             );
         }
         if let Some(mode) = file.mode.as_deref().filter(|mode| parse_mode(mode).is_none()) {
             let what = format!("`{mode}` is not a file mode");
-            faults.push(Diagnostic::new(at(".mode"), what).hint("write it in octal, like `0644`"));
+            diagnostics
+                .push(Diagnostic::new(at(".mode"), what).hint("write it in octal, like `0644`"));
         }
     }
 }
@@ -508,77 +510,82 @@ pub(crate) fn parse_mode(mode: &str) -> Option<u32> {
     is_octal.then(|| u32::from_str_radix(mode, 8).ok()).flatten()
 }
 
-fn check_kernel_args(words: &[String], faults: &mut Vec<Diagnostic>) {
-    check_count("kernel_args", words.len(), MAX_KERNEL_ARGS, faults);
+fn check_kernel_args(words: &[String], diagnostics: &mut Vec<Diagnostic>) {
+    check_count("kernel_args", words.len(), MAX_KERNEL_ARGS, diagnostics);
     let bytes: usize = words.iter().map(|word| word.len() + 1).sum();
     if bytes > MAX_COMMAND_LINE {
         let what =
             format!("the kernel arguments have {bytes} bytes; the limit is {MAX_COMMAND_LINE}");
-        faults.push(Diagnostic::new("kernel_args", what));
+        diagnostics.push(Diagnostic::new("kernel_args", what));
     }
     for (number, word) in words.iter().enumerate() {
         let is_word = !word.is_empty() && word.bytes().all(|b| b.is_ascii_graphic());
         if !is_word {
             let what = format!("`{word}` is not one word");
-            faults.push(Diagnostic::new(format!("kernel_args[{number}]"), what));
+            diagnostics.push(Diagnostic::new(format!("kernel_args[{number}]"), what));
         }
     }
 }
 
-fn check_outputs(outputs: &Outputs, faults: &mut Vec<Diagnostic>) {
+fn check_outputs(outputs: &Outputs, diagnostics: &mut Vec<Diagnostic>) {
     if outputs.disk.is_none() && outputs.live.is_none() && outputs.whole_disk.is_none() {
         let hint = "write `disk`, `live` or both";
-        faults.push(Diagnostic::new("outputs", "no output is requested").hint(hint));
+        diagnostics.push(Diagnostic::new("outputs", "no output is requested").hint(hint));
     }
     if let Some(whole) = &outputs.whole_disk {
-        check_whole_disk(whole, outputs.disk.as_ref(), faults);
+        check_whole_disk(whole, outputs.disk.as_ref(), diagnostics);
     }
     let Some(disk) = &outputs.disk else { return };
     if disk.fs != FsKind::Ext4 {
         let name = serde_json::to_value(disk.fs).unwrap_or_default();
         let what = format!("images cannot be made as `{}`", name.as_str().unwrap_or_default());
-        faults.push(Diagnostic::new("outputs.disk.fs", what).hint("write `ext4`, or leave it out"));
+        diagnostics
+            .push(Diagnostic::new("outputs.disk.fs", what).hint("write `ext4`, or leave it out"));
     }
-    check_size(disk.size, "outputs.disk.size", faults);
+    check_size(disk.size, "outputs.disk.size", diagnostics);
     if let Some(label) = &disk.label {
         let is_label = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
         if label.is_empty() || label.len() > MAX_LABEL || !label.bytes().all(is_label) {
             let what = format!("`{label}` is not a label");
             let hint = format!("write 1 to {MAX_LABEL} letters, digits and signs");
-            faults.push(Diagnostic::new("outputs.disk.label", what).hint(hint));
+            diagnostics.push(Diagnostic::new("outputs.disk.label", what).hint(hint));
         }
     }
 }
 
-fn check_size(size: Bytes, at: &str, faults: &mut Vec<Diagnostic>) {
+fn check_size(size: Bytes, at: &str, diagnostics: &mut Vec<Diagnostic>) {
     if !(MIN_SIZE..=MAX_SIZE).contains(&size.0) || !size.0.is_multiple_of(4096) {
         let least = Bytes(MIN_SIZE);
         let most = Bytes(MAX_SIZE);
         let hint = format!("write a size of {least} to {most}, in steps of 4 KiB");
-        faults.push(Diagnostic::new(at, format!("`{size}` is not a valid size")).hint(hint));
+        diagnostics.push(Diagnostic::new(at, format!("`{size}` is not a valid size")).hint(hint));
     }
 }
 
-fn check_whole_disk(whole: &WholeDisk, disk: Option<&DiskOutput>, faults: &mut Vec<Diagnostic>) {
+fn check_whole_disk(
+    whole: &WholeDisk,
+    disk: Option<&DiskOutput>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     let at = "outputs.whole_disk";
-    check_size(whole.size, &format!("{at}.size"), faults);
+    check_size(whole.size, &format!("{at}.size"), diagnostics);
     let Some(disk) = disk else {
         let hint = "write `disk`, too, with its loaders";
-        faults.push(Diagnostic::new(at, "the disk has no content").hint(hint));
+        diagnostics.push(Diagnostic::new(at, "the disk has no content").hint(hint));
         return;
     };
     for loader in whole.loaders() {
         if !disk.loaders.contains(&loader) {
             let what = format!("needs the loader `{}`", loader.as_str());
             let hint = "name it in `outputs.disk.loaders`";
-            faults.push(Diagnostic::new(at, what).hint(hint));
+            diagnostics.push(Diagnostic::new(at, what).hint(hint));
         }
     }
 }
 
-fn check_count(at: &str, is: usize, most: usize, faults: &mut Vec<Diagnostic>) {
+fn check_count(at: &str, is: usize, most: usize, diagnostics: &mut Vec<Diagnostic>) {
     if is > most {
-        faults.push(Diagnostic::new(at, format!("{is} entries; at most {most} are allowed")));
+        diagnostics.push(Diagnostic::new(at, format!("{is} entries; at most {most} are allowed")));
     }
 }
 

@@ -3,9 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use hoist_diagnostic::chain;
+use hoist_diagnostic::{Diagnostic, chain};
 use hoist_image::build::BuildError;
-use hoist_image::document::ReadError;
+use hoist_image::document::DocumentError;
+use hoist_image::unpack::UnpackError;
 use hoist_model::Exit;
 
 #[derive(Debug, thiserror::Error)]
@@ -13,11 +14,13 @@ pub(crate) enum Failure {
     #[error("cannot read `{path}`; name a document with -f")]
     Read { path: PathBuf, source: io::Error },
     #[error(transparent)]
-    Document(#[from] ReadError),
+    Document(#[from] DocumentError),
     #[error("SOURCE_DATE_EPOCH is `{0}`; write seconds since 1970")]
     Epoch(String),
     #[error(transparent)]
     Build(#[from] BuildError),
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
     #[error("cannot print")]
     Print(#[from] io::Error),
 }
@@ -25,12 +28,16 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Read { .. } | Self::Document(_) | Self::Epoch(_) => Exit::Usage,
-            Self::Build(BuildError::Occupied(_) | BuildError::Future(_)) => Exit::Refused,
+            Self::Read { .. }
+            | Self::Document(_)
+            | Self::Epoch(_)
+            | Self::Unpack(UnpackError::Read { .. } | UnpackError::NoName(_)) => Exit::Usage,
+            Self::Unpack(UnpackError::Occupied(_))
+            | Self::Build(BuildError::Occupied(_) | BuildError::Future(_)) => Exit::Refused,
             Self::Build(BuildError::Locked(_)) => Exit::Locked,
             // The reader closed the pipe because it needs no more output.
             Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
-            Self::Build(_) | Self::Print(_) => Exit::Failed,
+            Self::Build(_) | Self::Unpack(_) | Self::Print(_) => Exit::Failed,
         }
     }
 
@@ -39,15 +46,13 @@ impl Failure {
             return;
         }
         eprintln!("error: {}", chain(self));
-        match self {
-            Self::Document(ReadError::Text(found)) => print_each(found),
-            Self::Document(ReadError::Faults(found)) => print_each(found),
-            _ => {}
+        if let Self::Document(DocumentError::Invalid(found)) = self {
+            print_each(found);
         }
     }
 }
 
-fn print_each(found: &[impl std::fmt::Display]) {
+fn print_each(found: &[Diagnostic]) {
     for found in found {
         eprintln!("  {found}");
     }

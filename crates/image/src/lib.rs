@@ -18,6 +18,7 @@ mod package;
 mod pe;
 mod tool;
 mod tree;
+pub mod unpack;
 mod whole_disk;
 
-pub use build::{Build, BuildError, BuildProgress, OutputFile, Place};
+pub use build::{Build, BuildError, BuildPaths, BuildProgress, OutputFile};

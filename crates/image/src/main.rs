@@ -1,7 +1,9 @@
-//! `hoist-image`: builds images of operating systems from documents.
+//! `hoist-image`: builds images of operating systems from documents, and unpacks them.
 //!
 //! A program of its own, so that neither `hoist` nor a node carries what building takes; `hoist image
 //! build` runs it. Every command ends with one code of the table in `hoist_model::Exit`.
+//!
+//! Does not belong here: building itself, which is the library of this crate.
 
 mod cli;
 mod commands;
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     };
     let ended = match cli.command {
         Command::Build(args) => commands::build(&args, cli.output),
+        Command::Unpack(args) => commands::unpack(&args, cli.output),
         Command::Schema => commands::schema(),
     };
     let exit = ended.unwrap_or_else(|failure| {

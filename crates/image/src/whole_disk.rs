@@ -66,7 +66,7 @@ pub(crate) fn make(
     work: &Path,
 ) -> Result<PathBuf, WholeDiskError> {
     let place = work.join("machine");
-    let file = machine(&place, wanted.size.0)?;
+    let file = machine(&place, wanted)?;
     let text = document(wanted, parts, kernel_args, txn)?.to_string();
     let document = read("image", text.as_bytes()).map_err(WholeDiskError::Refused)?;
     let machine = Machine::at(&place);
@@ -78,11 +78,15 @@ pub(crate) fn make(
     Ok(file)
 }
 
-/// A machine with one empty disk.
-fn machine(place: &Path, size: u64) -> io::Result<PathBuf> {
+/// A machine with one empty disk, and with the firmware that the disk is for.
+fn machine(place: &Path, wanted: &WholeDisk) -> io::Result<PathBuf> {
+    let size = wanted.size.0;
     let about = place.join("sys/block").join(DISK);
     fs_err::create_dir_all(about.join("queue"))?;
     fs_err::create_dir_all(place.join("dev"))?;
+    if !wanted.firmware.is_bios() {
+        fs_err::create_dir_all(place.join("sys/firmware/efi"))?;
+    }
     fs_err::write(about.join("size"), (size / 512).to_string())?;
     fs_err::write(about.join("queue/logical_block_size"), SECTOR.to_string())?;
     fs_err::write(about.join("serial"), SERIAL)?;
@@ -154,11 +158,11 @@ fn url(path: &Path) -> io::Result<String> {
 
 /// Who made the disk and when is of no use to those who copy it, and would differ every time.
 fn forget(file: &Path) -> Result<(), WholeDiskError> {
-    let gap = MetadataArea::before(None).map_err(MetadataAreaError::from)?.range();
+    let area = MetadataArea::before(None).map_err(MetadataAreaError::from)?.range();
     let file = File::options().write(true).open(file)?;
     let zeros = vec![0; 64 * 1024];
-    for at in gap.clone().step_by(zeros.len()) {
-        let length = (gap.end - at).min(zeros.len() as u64);
+    for at in area.clone().step_by(zeros.len()) {
+        let length = (area.end - at).min(zeros.len() as u64);
         file.write_all_at(&zeros[..usize::try_from(length).unwrap_or(0)], at)?;
     }
     Ok(file.sync_all()?)

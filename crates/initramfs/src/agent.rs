@@ -1,6 +1,7 @@
 //! The image that provisions machines: the agent as the first program, drivers, tools, and the
 //! authority of the controllers that it trusts.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -20,8 +21,11 @@ pub struct Recipe {
     pub modules: PathBuf,
     /// Drivers beyond [`DRIVERS`].
     pub more_modules: Vec<String>,
-    /// Programs by their names.
+    /// Programs by their names, beyond [`TOOLS`].
     pub tools: Vec<String>,
+    /// Directories like `/lib/firmware`; files that the drivers ask for are taken from the first
+    /// that has them.
+    pub firmware: Vec<PathBuf>,
     /// Certificates as PEM.
     pub authority: Option<Vec<u8>>,
     /// Archives that are put behind the image as they are.
@@ -33,15 +37,23 @@ pub struct Recipe {
 /// An image is made once and fetched by every node; above this the kernel cannot unpack it.
 pub const SMALLEST: i32 = 19;
 
+/// Programs of every image: file systems of ext and swap, which also grow.
+pub const TOOLS: [&str; 4] = ["mke2fs", "mkswap", "e2fsck", "resize2fs"];
+
 /// Drivers of disks and networks. Drivers that a kernel lacks are skipped.
-pub const DRIVERS: [&str; 50] = [
+pub const DRIVERS: [&str; 58] = [
     // Disks.
     "nvme",
+    "vmd",
     "ahci",
+    "ata_piix",
     "sd_mod",
     "virtio_blk",
     "virtio_scsi",
     "mpt3sas",
+    "mpi3mr",
+    "mptsas",
+    "isci",
     "megaraid_sas",
     "smartpqi",
     "hpsa",
@@ -62,7 +74,10 @@ pub const DRIVERS: [&str; 50] = [
     "ice",
     "tg3",
     "bnxt_en",
+    "bnx2",
     "bnx2x",
+    "cxgb4",
+    "enic",
     "be2net",
     "mlx4_en",
     "mlx5_core",
@@ -112,6 +127,10 @@ pub struct Image {
     pub built_in: Vec<String>,
     /// Drivers that were asked for by name and are nowhere.
     pub absent: Vec<String>,
+    /// The programs in it, by name.
+    pub tools: Vec<String>,
+    /// Files from the directories of firmware.
+    pub firmware: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,6 +155,8 @@ pub enum ImageError {
     Io(#[from] io::Error),
     #[error("`{0}` is not an initramfs archive; make it with `cpio -H newc`, compressed or not")]
     NoArchive(PathBuf),
+    #[error("`{0}` is not a directory of firmware; name one like `/lib/firmware`")]
+    NoFirmware(PathBuf),
     #[error(
         "the authority contains no certificate; name a file that begins with `-----BEGIN CERTIFICATE-----`"
     )]
@@ -182,30 +203,26 @@ pub fn build(recipe: &Recipe) -> Result<Image, ImageError> {
         }
         program.file(AUTHORITY, authority.clone())?;
     }
-    let mut tools = program.clone();
-    for tool in &recipe.tools {
-        programs::put(&mut tools, &programs::find(tool)?, &format!("sbin/{tool}"))?;
-        let settings =
-            SETTINGS.iter().filter(|(of, _)| of == tool).map(|(_, path)| Path::new(path));
-        for path in settings.filter(|path| path.is_file()) {
-            tools.file(&path.to_string_lossy(), fs::read(path)?)?;
-        }
-    }
-    let tools = tools.without(&program);
+    let names = tools_of(recipe);
+    let tools = tools(&program, &names)?;
     let mut drivers = Tree::new();
     chosen.put(&mut drivers, modules.release())?;
+    let firmware = firmware(&chosen, &recipe.firmware)?;
     let mut image = Image {
         bytes: Vec::new(),
         parts: Vec::new(),
         release: modules.release().to_owned(),
         built_in: chosen.built_in,
         absent: chosen.absent,
+        tools: names,
+        firmware: firmware.files(),
     };
     image.add("agent", &program, recipe.level)?;
-    if !recipe.tools.is_empty() {
-        image.add("tools", &tools, recipe.level)?;
-    }
+    image.add("tools", &tools, recipe.level)?;
     image.add("modules", &drivers, recipe.level)?;
+    if !recipe.firmware.is_empty() {
+        image.add("firmware", &firmware, recipe.level)?;
+    }
     for path in &recipe.archives {
         let archive = fs::read(path)?;
         if !ARCHIVES.iter().any(|magic| archive.starts_with(magic)) {
@@ -215,6 +232,53 @@ pub fn build(recipe: &Recipe) -> Result<Image, ImageError> {
         image.append(name, archive.len() as u64, &archive);
     }
     Ok(image)
+}
+
+/// All programs of an image, each once.
+fn tools_of(recipe: &Recipe) -> Vec<String> {
+    let mut names: Vec<String> = TOOLS.map(str::to_owned).to_vec();
+    for name in &recipe.tools {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
+/// The programs with their settings, without the files that the image has anyway.
+fn tools(program: &Tree, names: &[String]) -> Result<Tree, ImageError> {
+    let mut tools = program.clone();
+    for tool in names {
+        programs::put(&mut tools, &programs::find(tool)?, &format!("sbin/{tool}"))?;
+        let settings =
+            SETTINGS.iter().filter(|(of, _)| of == tool).map(|(_, path)| Path::new(path));
+        for path in settings.filter(|path| path.is_file()) {
+            tools.file(&path.to_string_lossy(), fs::read(path)?)?;
+        }
+    }
+    Ok(tools.without(program))
+}
+
+/// The files that the drivers name, as they are or packed as the kernel unpacks them. Drivers name
+/// files for hardware of every age, so one that no directory has is no error.
+fn firmware(chosen: &SelectedModules, directories: &[PathBuf]) -> Result<Tree, ImageError> {
+    let mut tree = Tree::new();
+    for directory in directories {
+        if !directory.is_dir() {
+            return Err(ImageError::NoFirmware(directory.clone()));
+        }
+    }
+    let names: BTreeSet<&String> =
+        chosen.modules.iter().flat_map(|module| &module.firmware).collect();
+    for name in names {
+        let files = directories.iter().flat_map(|directory| {
+            ["", ".xz", ".zst"].map(|end| (end, directory.join(format!("{name}{end}"))))
+        });
+        if let Some((end, file)) = files.into_iter().find(|(_, file)| file.is_file()) {
+            tree.file(&format!("lib/firmware/{name}{end}"), fs::read(file)?)?;
+        }
+    }
+    Ok(tree)
 }
 
 /// Modules requested by name must exist.

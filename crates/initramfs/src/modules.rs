@@ -40,6 +40,8 @@ pub struct Module {
     pub needs: Vec<String>,
     /// Patterns of the hardware that it is for, and other names.
     pub aliases: Vec<String>,
+    /// Firmware files that it may ask for, below `/lib/firmware`.
+    pub firmware: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -156,7 +158,8 @@ impl ModuleSelection<'_> {
         let mut aliases: Vec<String> = values("alias").collect();
         aliases.sort();
         self.seen.insert(name.to_owned(), needs.clone());
-        self.order.push(Module { name: name.to_owned(), content, needs, aliases });
+        let firmware = values("firmware").collect();
+        self.order.push(Module { name: name.to_owned(), content, needs, aliases, firmware });
         Ok(())
     }
 }

@@ -99,6 +99,11 @@ impl Tree {
         self.entries.get(path)
     }
 
+    /// The number of files.
+    pub fn files(&self) -> usize {
+        self.entries.values().filter(|entry| matches!(entry, Entry::File { .. })).count()
+    }
+
     /// Bytes of all files.
     pub fn size(&self) -> u64 {
         let size = |entry: &Entry| match entry {

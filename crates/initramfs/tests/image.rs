@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use hoist_initramfs::Tree;
-use hoist_initramfs::agent::{ImageError, Recipe, build, drivers};
+use hoist_initramfs::agent::{DRIVERS, ImageError, Recipe, build, drivers};
 use hoist_initramfs::modules::{Modules, ModulesError};
 use hoist_machine::guest;
 
@@ -18,6 +18,7 @@ fn recipe() -> Recipe {
         modules: modules(),
         more_modules: Vec::new(),
         tools: Vec::new(),
+        firmware: Vec::new(),
         authority: None,
         archives: Vec::new(),
         level: 1,
@@ -55,7 +56,7 @@ fn a_directory_without_a_kernel_is_named() {
 #[test]
 fn the_same_input_gives_the_same_bytes() {
     let recipe = Recipe {
-        tools: vec!["mke2fs".to_owned()],
+        tools: vec!["mke2fs".to_owned(), "tune2fs".to_owned()],
         more_modules: drivers("md"),
         authority: Some(b"-----BEGIN CERTIFICATE-----\n".to_vec()),
         ..recipe()
@@ -64,6 +65,8 @@ fn the_same_input_gives_the_same_bytes() {
     assert_eq!(image.bytes, build(&recipe).unwrap().bytes);
     let names: Vec<&str> = image.parts.iter().map(|part| &*part.name).collect();
     assert_eq!(names, ["agent", "tools", "modules"]);
+    // Requested programs are added to those of every image.
+    assert_eq!(image.tools, ["mke2fs", "mkswap", "e2fsck", "resize2fs", "tune2fs"]);
     assert_eq!(image.parts.iter().map(|part| part.packed).sum::<u64>(), image.bytes.len() as u64);
     assert!(image.absent.is_empty(), "{:?}", image.absent);
 }
@@ -87,4 +90,26 @@ fn archives_of_others_come_last_and_what_is_none_is_refused() {
     assert!(matches!(refused, Err(ImageError::NoAuthority)));
     let refused = build(&Recipe { tools: vec!["no-such-tool".to_owned()], ..recipe() });
     assert!(refused.unwrap_err().to_string().contains("no-such-tool"));
+}
+
+#[test]
+fn firmware_of_the_drivers_is_taken_from_directories() {
+    let modules = Modules::of(&modules()).unwrap();
+    let chosen = modules.choose(DRIVERS.into_iter().chain(["daqboard2000"])).unwrap();
+    let mut all = chosen.modules.iter().flat_map(|module| &module.firmware);
+    let wanted = all.next().expect("a driver that asks for firmware").clone();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(format!("{wanted}.xz"));
+    fs_err::create_dir_all(file.parent().unwrap()).unwrap();
+    fs_err::write(&file, b"packed").unwrap();
+    fs_err::write(dir.path().join("of-no-driver.bin"), b"?").unwrap();
+    let more_modules = vec!["daqboard2000".to_owned()];
+    let firmware = vec![dir.path().to_owned()];
+    let image = build(&Recipe { firmware, more_modules, ..recipe() }).unwrap();
+    assert_eq!(image.firmware, 1);
+    let part = image.parts.last().unwrap();
+    assert_eq!((part.name.as_str(), part.unpacked), ("firmware", 6));
+    let firmware = vec![dir.path().join("none")];
+    let refused = build(&Recipe { firmware, ..recipe() }).unwrap_err().to_string();
+    assert!(refused.contains("is not a directory of firmware"), "{refused}");
 }

@@ -3,6 +3,8 @@
 //!
 //! Virtual machines are emulated (`-accel tcg`): no `/dev/kvm`, no rights, the same on every
 //! machine. Where cloud-init alone is tested, [`cloud_init`] runs it without one.
+//!
+//! Does not belong here: tests, and assertions about hoist.
 
 pub mod cloud_init;
 pub mod console;

@@ -13,6 +13,7 @@ use crate::deadline::Deadline;
 use crate::disk::{Disk, KEPT_BY_THE_HOST};
 use crate::guest;
 use crate::scratch::{Scratch, find_program};
+use crate::variables;
 
 /// Where a guest finds the loopback interface of the host.
 pub const HOST: &str = "10.0.2.2";
@@ -47,6 +48,10 @@ pub struct Hardware {
     pub boot_url: String,
     /// Asked second.
     pub disk: Option<Disk>,
+    /// The file of the variables of UEFI firmware, made when it is missing. Machines that use one
+    /// disk after each other share it, as a real machine keeps its chip. Without a file the
+    /// variables last as long as the machine, also while its power is off.
+    pub variables: Option<PathBuf>,
 }
 
 /// A kernel that is started without firmware having looked for one. When the guest starts the machine
@@ -188,7 +193,7 @@ impl Machine {
     }
 
     fn start(&mut self) -> Result<()> {
-        let command = &mut command(&self.hardware, &self.console_file())?;
+        let command = &mut command(&self.hardware, self.scratch.dir(), &self.console_file())?;
         if let Some(Kernel { kernel, initrd, command_line, clock }) = &self.kernel {
             command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
             command.args(["-append", &format!("{command_line} {ON_A_BUSY_HOST}")]);
@@ -228,7 +233,7 @@ impl Drop for Machine {
     }
 }
 
-fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
+fn command(hardware: &Hardware, dir: &Path, console: &Path) -> Result<Command> {
     let qemu = find_program("qemu-system-x86_64", &[]).context(
         "`qemu-system-x86_64` is not installed; run `make setup-test` or install `qemu-system-x86`",
     )?;
@@ -243,7 +248,8 @@ fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
     let mac = value(&hardware.mac);
     command.args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},bootindex=1")]);
     if hardware.firmware == Firmware::Uefi {
-        command.args(["-bios", "OVMF.fd"]);
+        let own = || dir.join("vars.fd");
+        command.args(variables::flash(&hardware.variables.clone().unwrap_or_else(own))?);
         // When iPXE leaves, the firmware's own network boot would be asked before the disk, and
         // waits half a minute for an answer over IPv6.
         for family in ["IPv4", "IPv6"] {

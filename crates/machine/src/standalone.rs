@@ -12,7 +12,7 @@ use crate::deadline::Deadline;
 use crate::disk::KEPT_BY_THE_HOST;
 use crate::machine::{Firmware, Kernel, ON_A_BUSY_HOST};
 use crate::scratch::{Scratch, find_program};
-use crate::variables::OVMF;
+use crate::variables;
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -76,14 +76,9 @@ impl StandaloneMachine {
         command.args(["-nographic", "-nodefaults", "-no-reboot", "-monitor", "none"]);
         command.arg("-serial").arg(format!("file:{}", console.display()));
         if self.firmware == Firmware::Uefi {
-            let variables = self.variables.clone().unwrap_or_else(|| dir.join("vars.fd"));
-            if !variables.exists() {
-                crate::variables::forget_all(&variables)?;
-            }
-            let flash = |unit: u32, more: &str| format!("if=pflash,format=raw,unit={unit},{more}");
-            let code = format!("readonly=on,file={OVMF}/OVMF_CODE_4M.fd");
-            command.arg("-drive").arg(flash(0, &code));
-            command.arg("-drive").arg(flash(1, &format!("file={}", escaped(&variables))));
+            let own = || dir.join("vars.fd");
+            let file = self.variables.clone().unwrap_or_else(own);
+            command.args(variables::flash(&file)?);
         }
         for device in &self.devices {
             command.args(["-device", device]);

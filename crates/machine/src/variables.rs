@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use fs_err as fs;
 
 /// Where Debian keeps firmware that remembers.
-pub(crate) const OVMF: &str = "/usr/share/OVMF";
+const OVMF: &str = "/usr/share/OVMF";
 
 /// Whose variables these are, as bytes: `8be4df61-93ca-11d2-aa0d-00e098032b8c`.
 const GLOBAL: [u8; 16] = *b"\x61\xdf\xe4\x8b\xca\x93\xd2\x11\xaa\x0d\x00\xe0\x98\x03\x2b\x8c";
@@ -33,6 +33,19 @@ pub fn forget_all(file: &Path) -> Result<()> {
     fs::copy(Path::new(OVMF).join("OVMF_VARS_4M.fd"), file)
         .context("this needs firmware that remembers; install `ovmf`")?;
     Ok(())
+}
+
+/// Arguments of QEMU for firmware with its variables in this file. An empty chip is made when the
+/// file is missing.
+pub fn flash(file: &Path) -> Result<Vec<String>> {
+    if !file.exists() {
+        forget_all(file)?;
+    }
+    // In a list of options a comma would begin the next one.
+    let file = file.display().to_string().replace(',', ",,");
+    let code = format!("if=pflash,format=raw,unit=0,readonly=on,file={OVMF}/OVMF_CODE_4M.fd");
+    let variables = format!("if=pflash,format=raw,unit=1,file={file}");
+    Ok(["-drive", &code, "-drive", &variables].map(str::to_owned).into())
 }
 
 /// All of them, by their names.

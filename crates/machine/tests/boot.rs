@@ -43,7 +43,8 @@ fn answer(mut stream: &TcpStream, files: &HashMap<&str, Vec<u8>>) -> std::io::Re
 fn machine(firmware: Firmware, port: u16, disk: Option<Disk>) -> Machine {
     let boot_url = format!("http://{HOST}:{port}/boot");
     let mac = "52:54:00:00:00:01".to_owned();
-    Machine::power_on(Hardware { firmware, mac, boot_url, disk }).expect("a machine")
+    let hardware = Hardware { firmware, mac, boot_url, disk, variables: None };
+    Machine::power_on(hardware).expect("a machine")
 }
 
 /// What boots the guest with these words on its command line.

@@ -45,6 +45,7 @@ fn one<'a>(
     facts: &'a Facts,
     allow_kernel_names: bool,
 ) -> Result<&'a DiskFacts, ProvisionDiagnostic> {
+    let wanted = &decisive(wanted, facts);
     if is_weak(wanted) && !allow_kernel_names {
         let what = "a kernel name alone may be another disk the next time";
         let hint = "add its wwn, eui, serial or by_path, or set `policy.allow_kernel_names`";
@@ -66,10 +67,29 @@ fn one<'a>(
             let names: Vec<_> = several.iter().map(|disk| disk.kernel_name.as_str()).collect();
             let what = format!("it is `{}`", names.join("` as well as `"));
             let seen = several.iter().map(|disk| identity(disk));
-            let hint = "say more about the one that is meant: its serial or by_path";
+            let hint = "add its `serial` or `by_path`";
             Err(ProvisionDiagnostic::new(Code::SeveralDisks, place, what).evidence(seen).hint(hint))
         }
     }
+}
+
+/// The attributes that must agree: with `links_first`, links below `by-id` that lead to one disk
+/// only replace the names that change.
+fn decisive(wanted: &DiskMatch, facts: &Facts) -> DiskMatch {
+    let mut wanted = wanted.clone();
+    if !wanted.links_first {
+        return wanted;
+    }
+    let is_by_id = |link: &&String| below_dev(link).starts_with("by-id/");
+    let by_id: Vec<String> = wanted.links.iter().filter(is_by_id).cloned().collect();
+    let linked = facts.disks.iter().filter(|disk| has_link(&by_id, disk)).count();
+    if linked == 1 {
+        let is_known = |path: &String| facts.disks.iter().any(|disk| has_path(path, disk));
+        wanted.by_path = wanted.by_path.filter(is_known);
+        wanted.kernel_name = None;
+        wanted.links = by_id;
+    }
+    wanted
 }
 
 fn nothing(place: &str, wanted: &DiskMatch, facts: &Facts) -> ProvisionDiagnostic {
@@ -79,8 +99,14 @@ fn nothing(place: &str, wanted: &DiskMatch, facts: &Facts) -> ProvisionDiagnosti
     let seen: Vec<_> = facts.disks.iter().map(why).collect();
     let what = "no disk matches";
     let found = ProvisionDiagnostic::new(Code::NoDisk, place, what);
+    let is_array = |name: &String| below_dev(name).starts_with("md");
+    if wanted.kernel_name.as_ref().is_some_and(is_array) {
+        let hint = "arrays of firmware RAID are not disks here: turn firmware RAID off and name the \
+                    disks below it";
+        return found.evidence(seen).hint(hint);
+    }
     if seen.is_empty() {
-        return found.evidence(["there is no disk at all".to_owned()]);
+        return found.evidence(["the machine has no disk".to_owned()]);
     }
     found.evidence(seen).hint("compare it with the facts of the machine")
 }
@@ -157,7 +183,7 @@ pub fn differences(wanted: &DiskMatch, disk: &DiskFacts) -> Vec<&'static str> {
     compare("wwn", text(&wanted.wwn, &disk.wwn, world_wide));
     compare("eui", text(&wanted.eui, &disk.eui, world_wide));
     compare("serial", text(&wanted.serial, &disk.serial, words));
-    compare("by_path", text(&wanted.by_path, &disk.by_path, path));
+    compare("by_path", wanted.by_path.as_ref().map(|wanted| has_path(wanted, disk)));
     compare("hctl", text(&wanted.hctl, &disk.hctl, words));
     compare("model", text(&wanted.model, &disk.model, words));
     let name = Some(disk.kernel_name.clone());
@@ -178,27 +204,43 @@ fn has_link(wanted: &[String], disk: &DiskFacts) -> bool {
     wanted.iter().map(|link| below_dev(link)).any(|link| {
         disk.links.iter().any(|is| below_dev(is) == link)
             || link.strip_prefix("by-id/").is_some_and(|id| is_id(id, disk))
-            || link
-                .strip_prefix("by-path/")
-                .is_some_and(|wanted| disk.by_path.as_deref().is_some_and(|is| path(is) == wanted))
+            || (link.starts_with("by-path/") && has_path(&link, disk))
     })
 }
 
 /// A name below `/dev/disk/by-id`: of a number that is the disk's alone, or of its model and
 /// serial.
 fn is_id(id: &str, disk: &DiskFacts) -> bool {
-    const NUMBERS: [&str; 4] = ["wwn-", "nvme-eui.", "nvme-nvme.", "scsi-3"];
-    const KINDS: [&str; 6] = ["ata-", "nvme-", "scsi-SATA_", "scsi-S", "usb-", "virtio-"];
+    const NUMBERS: [&str; 6] =
+        ["wwn-", "nvme-eui.", "nvme-nvme.", "nvme-uuid.", "scsi-2", "scsi-3"];
+    const KINDS: [&str; 9] = [
+        "ata-",
+        "nvme-",
+        "scsi-SATA_",
+        "scsi-S",
+        "scsi-0",
+        "scsi-1ATA_",
+        "mmc-",
+        "usb-",
+        "virtio-",
+    ];
     let mut numbers = disk.wwn.iter().chain(&disk.eui).map(|is| world_wide(is));
     let is_number = NUMBERS.iter().filter_map(|kind| id.strip_prefix(kind)).any(|number| {
         let number = world_wide(number);
         !number.is_empty() && numbers.any(|is| is == number)
     });
-    let serial = disk.serial.as_deref().map(words).filter(|serial| !serial.is_empty());
-    let model = disk.model.as_deref().map(words).unwrap_or_default();
+    let serial = disk.serial.as_deref().map(as_udev).filter(|serial| !serial.is_empty());
+    let model = disk.model.as_deref().map(as_udev).unwrap_or_default();
     let is_named = KINDS.iter().filter_map(|kind| id.strip_prefix(kind)).any(|name| {
-        let name = words(name);
-        let before = serial.as_deref().and_then(|serial| name.strip_suffix(serial));
+        let name = as_udev(name);
+        let is_nvme = id.starts_with("nvme-");
+        // udev also writes the number of an NVMe namespace.
+        let namespace = disk.kernel_name.rsplit_once('n').filter(|_| is_nvme).map(|(_, n)| n);
+        let before = serial.as_deref().and_then(|serial| {
+            let numbered = namespace.and_then(|n| name.strip_suffix(n)?.strip_suffix(' '));
+            let plain = name.strip_suffix(serial);
+            plain.or_else(|| numbered?.strip_suffix(serial))
+        });
         // Of long models the kernel keeps the beginning.
         before.is_some_and(|before| {
             before.is_empty() || (before.ends_with(' ') && before.contains(&model))
@@ -224,6 +266,12 @@ fn words(text: &str) -> String {
     text.replace('_', " ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// As udev writes it in links, with blanks for its underscores.
+fn as_udev(text: &str) -> String {
+    let is_kept = |c: char| c.is_alphanumeric() || "#+-.:=@".contains(c);
+    words(&text.chars().map(|c| if is_kept(c) { c } else { ' ' }).collect::<String>())
+}
+
 fn below_dev(text: &str) -> String {
     let text = text.trim();
     let text = text.strip_prefix("/dev/").unwrap_or(text);
@@ -231,9 +279,23 @@ fn below_dev(text: &str) -> String {
     text.to_owned()
 }
 
+/// A name below `/dev/disk/by-path`, in one of the spellings of udev.
 fn path(text: &str) -> String {
     let text = below_dev(text);
-    text.strip_prefix("by-path/").map(str::to_owned).unwrap_or(text)
+    let text = text.strip_prefix("by-path/").unwrap_or(&text);
+    let text = text.strip_prefix("virtio-").unwrap_or(text);
+    // The first device of an ATA port: `ata-1.0`, and `ata-1` of older versions.
+    let is_first = text.rsplit_once("-ata-").is_some_and(|(_, port)| port.ends_with(".0"));
+    let text = if is_first { text.strip_suffix(".0") } else { None }.unwrap_or(text);
+    text.to_owned()
+}
+
+/// Whether a disk is at this path, by its own name or by a link.
+fn has_path(wanted: &str, disk: &DiskFacts) -> bool {
+    let wanted = path(wanted);
+    let links = disk.links.iter().map(|link| below_dev(link));
+    let links = links.filter(|link| link.starts_with("by-path/")).map(|link| path(&link));
+    !wanted.is_empty() && disk.by_path.iter().map(|is| path(is)).chain(links).any(|is| is == wanted)
 }
 
 /// Of disks that are never written to this one is none (S3, and legs of multipath).
@@ -268,11 +330,12 @@ fn is_target(
         return never("is a virtual medium", "virtual media are never written to");
     }
     if disk.bus == Some(Bus::Usb) && wanted.bus != Some(Bus::Usb) {
-        return never("is connected by USB", "if it is meant, say `bus: usb`");
+        return never("is connected by USB", "to use it, write `bus: usb`");
     }
     if ![512, 4096].contains(&disk.logical_sector) {
         let sector = disk.logical_sector;
-        let what = format!("disk `{name}` has sectors of {sector} bytes, and I know 512 and 4096");
+        let what =
+            format!("disk `{name}` has sectors of {sector} bytes; only 512 and 4096 are supported");
         return Err(
             ProvisionDiagnostic::new(Code::Firmware, place, what).evidence([identity(disk)])
         );
@@ -349,333 +412,4 @@ pub fn identity(disk: &DiskFacts) -> String {
 }
 
 #[cfg(test)]
-#[expect(clippy::needless_pass_by_value, reason = "literals read better by value")]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::document::Entries;
-
-    fn disk(name: &str) -> DiskFacts {
-        DiskFacts {
-            kernel_name: name.to_owned(),
-            size: 1 << 40,
-            logical_sector: 512,
-            physical_sector: 4096,
-            wwn: Some(format!("0x5000c500{name}")),
-            serial: Some(format!("S-{name}")),
-            model: Some("Model A".to_owned()),
-            by_path: Some(format!("pci-{name}")),
-            bus: Some(Bus::Sas),
-            ..DiskFacts::default()
-        }
-    }
-
-    #[test]
-    fn stable_disk_id_is_the_first_unique_maker_id() {
-        let of = |disk: DiskFacts| serde_json::to_value(lasting_of(&disk)).expect("plain");
-        let bare = DiskFacts { wwn: None, ..disk("sda") };
-        assert_eq!(of(disk("sda")), json!({"wwn": "0x5000c500sda"}));
-        let eui = DiskFacts { eui: Some("0025".to_owned()), ..bare.clone() };
-        assert_eq!(of(eui), json!({"eui": "0025"}));
-        assert_eq!(of(bare.clone()), json!({"serial": "S-sda", "model": "Model A"}));
-        assert_eq!(of(DiskFacts { serial: Some(" ".to_owned()), ..bare }), Value::Null);
-    }
-
-    fn machine(disks: impl IntoIterator<Item = DiskFacts>) -> Facts {
-        Facts { disks: disks.into_iter().collect(), ..Facts::default() }
-    }
-
-    /// The binding of the only disk of a document.
-    fn bound(matches: Value, facts: &Facts) -> Result<String, ProvisionDiagnostic> {
-        bound_by(matches, &json!({}), facts)
-    }
-
-    fn bound_by(
-        matches: Value,
-        policy: &Value,
-        facts: &Facts,
-    ) -> Result<String, ProvisionDiagnostic> {
-        let document = document(json!({"os": {"match": matches}}), policy);
-        let mut found = match bind(&document, facts) {
-            Ok(bound) => return Ok(bound.values().next().expect("one").kernel_name.clone()),
-            Err(found) => found,
-        };
-        assert_eq!(found.len(), 1, "{found:#?}");
-        Err(found.remove(0))
-    }
-
-    fn document(disks: Value, policy: &Value) -> Document {
-        let document = json!({
-            "api": "hoist/v1",
-            "txn": "00000000-0000-0000-0000-000000000001",
-            "sections": {"disks": disks, "policy": policy},
-        });
-        serde_json::from_value(document).expect("a document")
-    }
-
-    fn refused(matches: Value, facts: &Facts, code: Code) -> ProvisionDiagnostic {
-        let found = bound(matches, facts).expect_err("refused");
-        assert_eq!(found.code, code, "{found}");
-        found
-    }
-
-    #[test]
-    fn disk_is_bound_if_all_attributes_match() {
-        let facts = machine([disk("sda"), disk("sdb")]);
-        for matches in [
-            json!({"wwn": "0x5000c500sdb"}),
-            json!({"wwn": "naa.5000C500SDB"}),
-            json!({"serial": " S-sdb "}),
-            json!({"by_path": "/dev/disk/by-path/pci-sdb"}),
-            json!({"by_path": "pci-sdb"}),
-            json!({"wwn": "wwn-0x5000c500sdb", "model": "Model_A", "kernel_name": "/dev/sdb"}),
-            json!({"links": ["by-id/gone", "disk/by-id/wwn-0x5000c500sdb"]}),
-            json!({"serial": "S-sdb", "size": {"min": "1 TiB", "max": "1 TiB"}}),
-        ] {
-            assert_eq!(bound(matches.clone(), &facts), Ok("sdb".to_owned()), "{matches}");
-        }
-    }
-
-    #[test]
-    fn links_are_resolved_without_udev() {
-        let facts = machine([
-            DiskFacts { model: Some("WDC WD40EFRX-68W".to_owned()), ..disk("sda") },
-            DiskFacts { model: Some("SAMSUNG MZ".to_owned()), ..disk("sdb") },
-            DiskFacts { eui: Some("eui.0025385b71b0f5a2".to_owned()), ..disk("nvme0n1") },
-        ]);
-        for (link, name) in [
-            ("by-id/ata-WDC_WD40EFRX-68WT0N0_S-sda", "sda"),
-            ("disk/by-id/scsi-SATA_SAMSUNG_MZ_S-sdb", "sdb"),
-            ("by-id/virtio-S-sdb", "sdb"),
-            ("by-id/scsi-35000c500sdb", "sdb"),
-            ("by-id/nvme-eui.0025385b71b0f5a2", "nvme0n1"),
-            ("by-path/pci-sda", "sda"),
-        ] {
-            let found = bound(json!({"links": [link]}), &facts);
-            assert_eq!(found, Ok(name.to_owned()), "{link}");
-        }
-        for link in [
-            "by-id/ata-OTHER_MODEL_S-sda",
-            "by-id/ata-SAMSUNG_MZ_xS-sdb",
-            "by-id/ata-SAMSUNG_MZ_S-sdc",
-            "by-id/wwn-",
-            "by-id/ata-",
-            "by-label/S-sda",
-        ] {
-            refused(json!({"links": [link]}), &facts, Code::NoDisk);
-        }
-    }
-
-    #[test]
-    fn kernel_name_does_not_choose_among_equal_disks() {
-        let facts = machine([disk("sda"), disk("sdb")]);
-        for alike in [json!({"bus": "sas"}), json!({"rotational": false, "model": "Model A"})] {
-            let mut wanted = alike;
-            wanted["kernel_name"] = json!("sdb");
-            let found = bound(wanted.clone(), &facts).expect_err("it is a choice");
-            assert_eq!(found.code, Code::WeakMatch, "{found}");
-            assert_eq!(found.evidence.len(), 2, "{found}");
-            let allowed = json!({"allow_kernel_names": true});
-            assert_eq!(bound_by(wanted.clone(), &allowed, &facts), Ok("sdb".to_owned()));
-            wanted["serial"] = json!("S-sdb");
-            assert_eq!(bound(wanted, &facts), Ok("sdb".to_owned()));
-        }
-    }
-
-    #[test]
-    fn unreadable_disk_is_not_replaced_by_another() {
-        let mut broken = disk("sda");
-        broken.unreadable = Some("input/output error".to_owned());
-        let facts = machine([broken, disk("sdb")]);
-        let found = bound(json!({"bus": "sas"}), &facts).expect_err("it might be either");
-        assert_eq!(found.code, Code::SeveralDisks, "{found}");
-        let found = bound(json!({"serial": "S-sda"}), &facts).expect_err("nobody knows it");
-        assert_eq!(found.code, Code::NoDisk, "{found}");
-        assert!(found.diagnostic.message.contains("input/output error"), "{found}");
-        assert_eq!(bound(json!({"serial": "S-sdb"}), &facts), Ok("sdb".to_owned()));
-    }
-
-    #[test]
-    fn one_mismatching_attribute_refuses_the_disk() {
-        let facts = machine([disk("sda"), disk("sdb")]);
-        let found =
-            refused(json!({"wwn": "0x5000c500sdb", "kernel_name": "sda"}), &facts, Code::NoDisk);
-        assert_eq!(found.evidence, ["`sda` differs in wwn", "`sdb` differs in kernel_name"]);
-        refused(json!({"serial": "S-sdb", "size": {"max": "1 GiB"}}), &facts, Code::NoDisk);
-        refused(json!({"serial": "S-sdb", "bus": "nvme"}), &facts, Code::NoDisk);
-        refused(json!({"eui": "1"}), &machine([]), Code::NoDisk);
-    }
-
-    #[test]
-    fn duplicate_wwn_names_both_disks() {
-        let mut twin = disk("sdb");
-        twin.wwn = disk("sda").wwn;
-        let facts = machine([disk("sda"), twin]);
-        let found = refused(json!({"wwn": "0x5000c500sda"}), &facts, Code::SeveralDisks);
-        assert!(found.diagnostic.message.contains("`sda` as well as `sdb`"), "{found}");
-        assert_eq!(found.evidence.len(), 2);
-        let told_apart = json!({"wwn": "0x5000c500sda", "serial": "S-sdb"});
-        assert_eq!(bound(told_apart, &facts), Ok("sdb".to_owned()));
-    }
-
-    #[test]
-    fn contradicting_path_and_name_match_no_disk() {
-        // Two drives with one WWN, of which the name says one and the path the other.
-        let nvme = |name: &str, path: &str| DiskFacts {
-            wwn: Some("eui.0025385000000001".to_owned()),
-            by_path: Some(path.to_owned()),
-            ..disk(name)
-        };
-        let facts = machine([
-            nvme("nvme0n1", "pci-0000:04:00.0-nvme-1"),
-            nvme("nvme1n1", "pci-0000:05:00.0-nvme-1"),
-        ]);
-        let matches = json!({"by_path": "pci-0000:05:00.0-nvme-1", "kernel_name": "nvme0n1"});
-        refused(matches, &facts, Code::NoDisk);
-    }
-
-    #[test]
-    fn kernel_name_alone_needs_the_policy() {
-        let facts = machine([disk("sda")]);
-        refused(json!({"kernel_name": "sda"}), &facts, Code::WeakMatch);
-        let allowed = json!({"allow_kernel_names": true});
-        assert_eq!(bound_by(json!({"kernel_name": "sda"}), &allowed, &facts), Ok("sda".to_owned()));
-    }
-
-    #[test]
-    fn unwritable_disk_is_an_error_and_not_skipped() {
-        let removable = DiskFacts { removable: true, ..disk("sdb") };
-        let facts = machine([disk("sda"), removable]);
-        refused(json!({"model": "Model A"}), &facts, Code::SeveralDisks);
-        refused(json!({"bus": "sas", "rotational": false}), &facts, Code::SeveralDisks);
-    }
-
-    #[test]
-    fn boot_removable_read_only_and_virtual_disks_are_never_bound() {
-        let of = |change: fn(&mut DiskFacts)| {
-            let mut disk = disk("sda");
-            change(&mut disk);
-            machine([disk])
-        };
-        for facts in [
-            of(|disk| disk.is_boot_medium = true),
-            of(|disk| disk.removable = true),
-            of(|disk| disk.read_only = true),
-            of(|disk| disk.is_virtual = true),
-            of(|disk| disk.bus = Some(Bus::Usb)),
-        ] {
-            refused(json!({"serial": "S-sda"}), &facts, Code::NeverTarget);
-            let allowed = json!({"allow_kernel_names": true, "allow_root_change": true});
-            let found = bound_by(json!({"kernel_name": "sda"}), &allowed, &facts);
-            assert_eq!(found.expect_err("never").code, Code::NeverTarget);
-        }
-        let usb = of(|disk| disk.bus = Some(Bus::Usb));
-        assert_eq!(bound(json!({"serial": "S-sda", "bus": "usb"}), &usb), Ok("sda".to_owned()));
-        let odd = of(|disk| disk.logical_sector = 520);
-        refused(json!({"serial": "S-sda"}), &odd, Code::Firmware);
-    }
-
-    #[test]
-    fn paths_of_multipath_are_no_targets() {
-        let leg = DiskFacts { multipath_maps: vec!["mpatha".to_owned()], ..disk("sda") };
-        refused(json!({"serial": "S-sda"}), &machine([leg]), Code::MultipathLeg);
-        let one = disk("sda");
-        let other = DiskFacts {
-            kernel_name: "sdb".to_owned(),
-            by_path: Some("pci-other".to_owned()),
-            ..disk("sda")
-        };
-        let facts = machine([one, other]);
-        let found = refused(json!({"by_path": "pci-other"}), &facts, Code::MultipathLeg);
-        assert!(found.diagnostic.message.contains("`sdb` and `sda`"), "{found}");
-    }
-
-    #[test]
-    fn unstable_disk_number_does_not_identify_a_disk() {
-        let nvme = |at: u8, wwn: &str| DiskFacts {
-            wwn: Some(wwn.to_owned()),
-            serial: Some("SAME".to_owned()),
-            by_path: Some(format!("pci-0000:00:0{at}.0-nvme-1")),
-            ..disk(&format!("nvme{at}n1"))
-        };
-        let made_up = "nvme.1b36-53414d45-51454d55-00000001";
-        let facts = machine([nvme(4, "uuid.1"), nvme(5, made_up), nvme(6, made_up)]);
-        refused(json!({"wwn": "uuid.1"}), &facts, Code::MultipathLeg);
-        let spaces = machine([
-            nvme(4, "eui.1"),
-            DiskFacts {
-                by_path: Some("pci-0000:00:04.0-nvme-2".to_owned()),
-                ..nvme(5, "nvme.1b36-53414d45-51454d55-00000002")
-            },
-        ]);
-        assert_eq!(bound(json!({"wwn": "eui.1"}), &spaces), Ok("nvme4n1".to_owned()));
-    }
-
-    #[test]
-    fn two_document_disks_bind_to_distinct_disks() {
-        let disks =
-            json!({"a": {"match": {"serial": "S-sda"}}, "b": {"match": {"by_path": "pci-sda"}}});
-        let document = document(disks, &json!({}));
-        let facts = machine([disk("sda")]);
-        let found = bind(&document, &facts).expect_err("one disk");
-        assert_eq!((found.len(), found[0].code), (1, Code::Twice));
-    }
-
-    /// Disks that share many attributes, as in a purchase of one model.
-    fn any_disk() -> impl Strategy<Value = DiskFacts> {
-        let flags = (any::<[bool; 5]>(), 0..3_u8, 0..3_u8, 0..2_u8);
-        flags.prop_map(|([removable, read_only, boot, is_virtual, leg], wwn, serial, path)| {
-            DiskFacts {
-                wwn: (wwn > 0).then(|| wwn.to_string()),
-                serial: (serial > 0).then(|| serial.to_string()),
-                by_path: Some(path.to_string()),
-                removable,
-                read_only,
-                is_boot_medium: boot,
-                is_virtual,
-                multipath_maps: if leg { vec!["m".to_owned()] } else { Vec::new() },
-                ..disk("x")
-            }
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn bound_disk_matches_uniquely_and_is_writable(
-            disks in proptest::collection::vec(any_disk(), 0..6),
-            wwn in proptest::option::of(0..3_u8),
-            serial in proptest::option::of(0..3_u8),
-            path in proptest::option::of(0..2_u8),
-            turn in 0..6_usize,
-        ) {
-            let named = |(at, disk): (usize, DiskFacts)| DiskFacts { kernel_name: format!("sd{at}"), ..disk };
-            let mut facts = machine(disks.into_iter().enumerate().map(named));
-            let text = |value: Option<u8>| value.map(|value| value.to_string());
-            let matches = DiskMatch {
-                wwn: text(wwn), serial: text(serial), by_path: text(path), ..DiskMatch::default()
-            };
-            let mut document = document(json!({}), &json!({}));
-            let id: Id = "os".parse().expect("an id");
-            let disk = crate::document::Disk { matches: matches.clone(), wipe: crate::document::Wipe::default() };
-            document.sections.disks = Entries([(id.clone(), disk)].into());
-            let agreeing: Vec<_> = facts.disks.iter().filter(|disk| {
-                (wwn.is_none() || disk.wwn == matches.wwn)
-                    && (serial.is_none() || disk.serial == matches.serial)
-                    && (path.is_none() || disk.by_path == matches.by_path)
-            }).map(|disk| disk.kernel_name.clone()).collect();
-            let first = bind(&document, &facts).map(|bound| bound[&id].clone());
-            if let Ok(disk) = &first {
-                prop_assert_eq!(&agreeing, &vec![disk.kernel_name.clone()]);
-                prop_assert!(!disk.removable && !disk.read_only && !disk.is_boot_medium && !disk.is_virtual);
-                prop_assert!(disk.multipath_maps.is_empty());
-            }
-            // The order in which disks are found says nothing.
-            let turn = turn % facts.disks.len().max(1);
-            facts.disks.rotate_left(turn);
-            let second = bind(&document, &facts).map(|bound| bound[&id].clone());
-            prop_assert_eq!(first.ok(), second.ok());
-        }
-    }
-}
+mod tests;

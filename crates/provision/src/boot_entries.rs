@@ -18,7 +18,7 @@ pub const LABEL: &str = "hoist";
 
 /// A node of a device path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct DevicePathNode {
     pub kind: u8,
     pub sub: u8,
     pub data: Vec<u8>,
@@ -37,7 +37,7 @@ const END: (u8, u8) = (0x7f, 0xff);
 pub struct LoadOption {
     pub attributes: u32,
     pub label: String,
-    pub path: Vec<Node>,
+    pub path: Vec<DevicePathNode>,
     /// Optional data for the booted program.
     pub data: Vec<u8>,
 }
@@ -45,8 +45,8 @@ pub struct LoadOption {
 impl LoadOption {
     pub fn encode(&self) -> Vec<u8> {
         let mut path = Vec::new();
-        let end = Node { kind: END.0, sub: END.1, data: Vec::new() };
-        for Node { kind, sub, data } in self.path.iter().chain([&end]) {
+        let end = DevicePathNode { kind: END.0, sub: END.1, data: Vec::new() };
+        for DevicePathNode { kind, sub, data } in self.path.iter().chain([&end]) {
             let length = u16::try_from(data.len() + 4).expect("paths are short");
             path.extend([*kind, *sub]);
             path.extend(length.to_le_bytes());
@@ -77,7 +77,7 @@ impl LoadOption {
             if (kind, sub) == END {
                 break;
             }
-            path.push(Node { kind, sub, data });
+            path.push(DevicePathNode { kind, sub, data });
         }
         let label = String::from_utf16_lossy(&label);
         let data = bytes.get(start + length..)?.to_vec();
@@ -90,7 +90,7 @@ impl LoadOption {
 
     /// The partition that it is on, if it is on one.
     pub fn partuuid(&self) -> Option<Uuid> {
-        let is_drive = |node: &&Node| (node.kind, node.sub) == (MEDIA, HARD_DRIVE);
+        let is_drive = |node: &&DevicePathNode| (node.kind, node.sub) == (MEDIA, HARD_DRIVE);
         let drive = self.path.iter().find(is_drive)?;
         Uuid::from_slice_le(drive.data.get(20..36)?).ok()
     }
@@ -126,8 +126,12 @@ impl Entry {
         // The partition format is GPT, and the signature is a GUID.
         drive.extend([2, 2]);
         let path = vec![
-            Node { kind: MEDIA, sub: HARD_DRIVE, data: drive },
-            Node { kind: MEDIA, sub: FILE_PATH, data: utf16(&self.file.replace('/', "\\")) },
+            DevicePathNode { kind: MEDIA, sub: HARD_DRIVE, data: drive },
+            DevicePathNode {
+                kind: MEDIA,
+                sub: FILE_PATH,
+                data: utf16(&self.file.replace('/', "\\")),
+            },
         ];
         let data = self.arguments.as_deref().map(utf16).unwrap_or_default();
         LoadOption { attributes: ACTIVE, label: LABEL.to_owned(), path, data }
@@ -148,6 +152,9 @@ pub struct Changes {
     /// The entry to write under this number, unless it is current.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set: Option<(u16, Entry)>,
+    /// The entries of further boot volumes, which start the same system when the first is lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub set_copies: Vec<(u16, Entry)>,
     /// Entries of hoist whose partitions do not exist any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<u16>,
@@ -156,18 +163,34 @@ pub struct Changes {
     pub order: Vec<u16>,
 }
 
-/// The changes that make the entry exist once, at its place in the order. `None` if nothing has to
-/// change. `is_there` tells which partitions the machine has.
+impl Changes {
+    /// All entries to write, with their numbers.
+    pub fn entries(&self) -> impl Iterator<Item = &(u16, Entry)> {
+        self.set.iter().chain(&self.set_copies)
+    }
+}
+
+/// As [`decide_all`], for one entry.
 pub fn decide(
     now: &Variables,
     wanted: &Entry,
     order: BootOrder,
     is_there: impl Fn(Uuid) -> bool,
 ) -> Option<Changes> {
-    if order == BootOrder::Leave {
+    decide_all(now, std::slice::from_ref(wanted), order, is_there)
+}
+
+/// The changes that make each entry exist once, at their place in the order. `None` if nothing has
+/// to change. `is_there` tells which partitions the machine has.
+pub fn decide_all(
+    now: &Variables,
+    wanted: &[Entry],
+    order: BootOrder,
+    is_there: impl Fn(Uuid) -> bool,
+) -> Option<Changes> {
+    if order == BootOrder::Leave || wanted.is_empty() {
         return None;
     }
-    let bytes = wanted.option().encode();
     let decoded: BTreeMap<u16, LoadOption> = now
         .entries
         .iter()
@@ -175,17 +198,15 @@ pub fn decide(
         .collect();
     // Of an earlier installation, or of this one with other arguments.
     let is_old = |option: &LoadOption| {
-        let old = |partuuid| partuuid == wanted.partuuid || !is_there(partuuid);
+        let is_wanted = |partuuid| wanted.iter().any(|entry| entry.partuuid == partuuid);
+        let old = |partuuid| is_wanted(partuuid) || !is_there(partuuid);
         option.label == LABEL && option.partuuid().is_some_and(old)
     };
     let old: BTreeSet<u16> =
         decoded.iter().filter(|(_, option)| is_old(option)).map(|(number, _)| *number).collect();
-    let same = old.iter().find(|number| now.entries.get(number) == Some(&bytes)).copied();
-    let free = || (0..=u16::MAX).find(|number| !now.entries.contains_key(number));
-    let ours = same.or_else(|| old.first().copied()).or_else(free)?;
-    let set = same.is_none().then(|| (ours, wanted.clone()));
-    let remove: Vec<u16> = old.into_iter().filter(|number| *number != ours).collect();
-    let mut seen = BTreeSet::from([ours]);
+    let (ours, mut set) = numbers(now, wanted, &old)?;
+    let mut seen: BTreeSet<u16> = ours.iter().copied().collect();
+    let remove: Vec<u16> = old.into_iter().filter(|number| !seen.contains(number)).collect();
     let mut others: Vec<u16> = now
         .order
         .iter()
@@ -196,13 +217,49 @@ pub fn decide(
     if order == BootOrder::NetworkFirst {
         let is_network = |number: &u16| decoded.get(number).is_some_and(LoadOption::is_network);
         let (first, rest): (Vec<u16>, Vec<u16>) = others.into_iter().partition(is_network);
-        others = [first, vec![ours], rest].concat();
+        others = [first, ours, rest].concat();
     } else {
-        others.insert(0, ours);
+        others = [ours, others].concat();
     }
-    let is_done = set.is_none() && remove.is_empty() && others == now.order;
+    let is_done = set.is_empty() && remove.is_empty() && others == now.order;
     let before = now.order.clone();
-    (!is_done).then_some(Changes { set, remove, before, order: others })
+    let first = (!set.is_empty()).then(|| set.remove(0));
+    let changes = Changes { set: first, set_copies: set, remove, before, order: others };
+    (!is_done).then_some(changes)
+}
+
+/// Entries with the numbers of their variables.
+type NumberedEntries = Vec<(u16, Entry)>;
+
+/// The number of each entry, and the entries to write: an entry keeps its number, and takes that of
+/// an old one before a free one.
+fn numbers(
+    now: &Variables,
+    wanted: &[Entry],
+    old: &BTreeSet<u16>,
+) -> Option<(Vec<u16>, NumberedEntries)> {
+    let same = |entry: &Entry| {
+        let bytes = entry.option().encode();
+        old.iter().copied().find(|number| now.entries.get(number) == Some(&bytes))
+    };
+    let kept: Vec<Option<u16>> = wanted.iter().map(same).collect();
+    let mut taken: BTreeSet<u16> = kept.iter().flatten().copied().collect();
+    let mut ours = Vec::new();
+    let mut set = Vec::new();
+    for (entry, kept) in wanted.iter().zip(kept) {
+        let number = if let Some(number) = kept {
+            number
+        } else {
+            let reused = old.iter().copied().find(|number| !taken.contains(number));
+            let is_free = |n: &u16| !now.entries.contains_key(n) && !taken.contains(n);
+            let number = reused.or_else(|| (0..=u16::MAX).find(is_free))?;
+            set.push((number, entry.clone()));
+            number
+        };
+        taken.insert(number);
+        ours.push(number);
+    }
+    Some((ours, set))
 }
 
 #[cfg(test)]

@@ -90,11 +90,6 @@ impl Needs {
             Self::Boot => "boot",
         }
     }
-
-    /// The claims of the queued actions.
-    pub fn queued(document: &Document) -> Vec<Self> {
-        Self::ALL.into_iter().filter(|needs| document.is_queued(needs.name())).collect()
-    }
 }
 
 impl Planner for Needs {
@@ -252,10 +247,10 @@ pub fn started_by(boot: &Boot, firmware: Firmware) -> (bool, bool) {
     }
 }
 
-/// The document with the claims of all queued actions.
+/// The document with the claims of these actions.
 pub fn resolve<'a, C: Planner + ?Sized + 'a>(
     document: &Document,
-    queued: impl IntoIterator<Item = &'a C>,
+    claiming: impl IntoIterator<Item = &'a C>,
     facts: &Facts,
 ) -> Result<Document, Vec<ProvisionDiagnostic>> {
     let bug = |error: serde_json::Error| {
@@ -264,7 +259,7 @@ pub fn resolve<'a, C: Planner + ?Sized + 'a>(
     let value = serde_json::to_value(&document.sections).map_err(bug)?;
     let shared: Shared = serde_json::from_value(value).map_err(bug)?;
     let facts = serde_json::to_value(facts).map_err(bug)?;
-    let merged = merge(&shared, queued, &facts).map_err(|error| vec![of_merging(&error)])?;
+    let merged = merge(&shared, claiming, &facts).map_err(|error| vec![of_merging(&error)])?;
     let wrong = |error: serde_json::Error| {
         let what = format!("what actions ask for cannot be read: {error}");
         vec![ProvisionDiagnostic::new(Code::Contribution, CLAIMS, what)]
@@ -413,22 +408,19 @@ mod tests {
     }
 
     #[test]
-    fn without_the_section_nothing_is_claimed() {
+    fn document_without_the_section_claims_nothing() {
         let written = document(&json!({}));
         assert_eq!(resolved(&json!({}), Firmware::Uefi).expect("a document"), written);
     }
 
     #[test]
-    fn only_queued_actions_claim() {
+    fn actions_that_are_not_queued_keep_their_claims() {
         let mut sections = drive();
         sections["boot"] = json!({});
-        sections["flow"] = json!({"actions": ["disks", "boot"]});
-        let written = document(&sections);
-        let queued = Needs::queued(&written);
-        assert_eq!(queued, [Needs::Boot]);
-        let resolved = resolve(&written, &queued, &facts(Firmware::Bios)).expect("a document");
-        assert_eq!(on_root_disk(&resolved, Firmware::Bios), ["bios-boot", "root", "swap"]);
-        assert_eq!(Needs::queued(&document(&drive())), Needs::ALL);
+        sections["flow"] = json!({"actions": ["disks"]});
+        let resolved = resolved(&sections, Firmware::Bios).expect("a document");
+        let expected = ["bios-boot", "root", "swap", "config-drive"];
+        assert_eq!(on_root_disk(&resolved, Firmware::Bios), expected);
     }
 
     #[test]
@@ -459,7 +451,7 @@ mod tests {
             (Firmware::Bios, json!({}), &["bios-boot"][..]),
             (Firmware::Uefi, json!({}), &["esp"][..]),
             (Firmware::Bios, json!({"firmware": "both"}), &["bios-boot", "esp"][..]),
-            (Firmware::Bios, json!({"firmware": "uefi"}), &["esp"][..]),
+            (Firmware::Uefi, json!({"firmware": "uefi"}), &["esp"][..]),
         ] {
             let mut sections = drive();
             sections["boot"] = boot;

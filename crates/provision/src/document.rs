@@ -24,12 +24,12 @@ use uuid::Uuid;
 
 pub use check::{MAX_PARTITIONS, check};
 pub use hoist_model::document::API;
-pub(crate) use read::unreadable;
-pub use read::{MAX_BYTES, read};
+pub use read::{MAX_BYTES, read, type_errors};
+pub(crate) use read::{read_typed, unreadable};
 pub use secret::{SecretRef, Secrets};
 pub use section::{
     Boot, BootFiles, BootFirmware, BootLoader, BootOrder, Compression, ConfigDrive, Content, Disk,
-    DiskMatch, End, Erase, EraseMethod, Fetched, File, Flow, Image, ImageFormat, ImageTable,
+    DiskMatch, End, Erase, EraseMethod, FetchedFile, File, Flow, Image, ImageFormat, ImageTable,
     LastRoot, NodeSection, OnFailure, Policy, Report, SizeRange, Tables, Wipe,
 };
 pub use size::{Bytes, Size};
@@ -141,6 +141,16 @@ pub fn is_third_party(name: &str) -> bool {
     is_domain && is_what && is_version
 }
 
+fn unknown_section<E: serde::de::Error>(name: &str) -> E {
+    if name.contains(['/', '@']) {
+        return E::custom(format!(
+            "`{name}` is no name of a section; a third-party section is called like \
+             `vendor.example/raid@1`"
+        ));
+    }
+    E::unknown_field(name, &CORE_SECTIONS)
+}
+
 impl<'de> Deserialize<'de> for Sections {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct All;
@@ -173,15 +183,7 @@ impl<'de> Deserialize<'de> for Sections {
                         name if is_third_party(name) => {
                             all.third_party.insert(name.to_owned(), map.next_value()?);
                         }
-                        name if name.contains(['/', '@']) => {
-                            return Err(serde::de::Error::custom(format!(
-                                "`{name}` is no name of a section; a third-party section is called \
-                                 like `vendor.example/raid@1`"
-                            )));
-                        }
-                        name => {
-                            return Err(serde::de::Error::unknown_field(name, &CORE_SECTIONS));
-                        }
+                        name => return Err(unknown_section(name)),
                     }
                 }
                 Ok(all)
@@ -319,17 +321,33 @@ impl Document {
         self.sections.node.as_ref().and_then(|node| node.generation).unwrap_or(0)
     }
 
-    /// Whether an action is queued: all are, unless it is said which.
+    /// The queued actions, if the document names them.
+    pub fn actions(&self) -> Option<&[String]> {
+        self.sections.flow.as_ref()?.actions.as_deref()
+    }
+
+    /// Whether an action is queued: all are, unless the document names some or none.
     pub fn is_queued(&self, action: &str) -> bool {
-        let flow = self.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
-        flow.is_empty() || flow.iter().any(|queued| queued == action)
+        self.actions().is_none_or(|queued| queued.iter().any(|name| name == action))
+    }
+
+    /// Whether the command line leaves out an action that the document names.
+    pub fn leaves_out(&self, action: &str) -> bool {
+        let flow = self.sections.flow.as_ref();
+        flow.is_some_and(|flow| flow.left_out.iter().any(|name| name == action))
+    }
+
+    /// Whether the contents of the disks do not matter, apart from final actions: the document only
+    /// erases disks, or queues nothing.
+    pub fn ignores_contents(&self) -> bool {
+        self.only_erases() || self.actions().is_some_and(<[String]>::is_empty)
     }
 
     /// Whether the document only erases disks, apart from final actions.
     pub fn only_erases(&self) -> bool {
-        let flow = self.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
+        let queued = self.actions().unwrap_or_default();
         let is_of_it = |action: &String| ["erase", "report", "reboot"].contains(&action.as_str());
-        flow.iter().any(|action| action == "erase") && flow.iter().all(is_of_it)
+        queued.iter().any(|action| action == "erase") && queued.iter().all(is_of_it)
     }
 
     /// Whether tables stay as they are: by policy, or because `disks` is not queued.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::diagnostic::{Code, ProvisionDiagnostic};
-use crate::document::{Document, MAX_BYTES, Wipe};
+use crate::document::{Boot, Document, MAX_BYTES, Wipe, read_typed};
 
 pub use native::Native;
 
@@ -28,7 +28,7 @@ pub struct DriverInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
     No,
-    /// The input resembles the format and has faults.
+    /// The input resembles the format and has errors.
     Maybe,
     Sure,
 }
@@ -43,6 +43,8 @@ pub struct Options {
     pub allow_kernel_names: bool,
     /// Foreign data that may be destroyed on the disks that the input names.
     pub wipe: Wipe,
+    /// Boot files and settings, for a system that the input wants to be started.
+    pub boot: Option<Boot>,
 }
 
 pub trait DataDriver: Sync {
@@ -110,12 +112,14 @@ pub fn tree(input: &[u8]) -> Option<Value> {
     if input.len() > MAX_BYTES { None } else { read_one("input", input).ok() }
 }
 
-/// The input as the types of its format, for [`DataDriver::parse`].
-pub fn typed<T: serde::de::DeserializeOwned>(input: &[u8]) -> Result<T, Vec<ProvisionDiagnostic>> {
+/// The input as the types of its format, or all of its type errors, for [`DataDriver::parse`].
+pub fn typed<T: serde::de::DeserializeOwned>(
+    source: &str,
+    input: &[u8],
+) -> Result<T, Vec<ProvisionDiagnostic>> {
     if input.len() > MAX_BYTES {
         let what = format!("{} bytes are more than the limit of {MAX_BYTES}", input.len());
-        return Err(vec![ProvisionDiagnostic::new(Code::TooLarge, "input", what)]);
+        return Err(vec![ProvisionDiagnostic::new(Code::TooLarge, source, what)]);
     }
-    read_one("input", input)
-        .map_err(|errors| errors.into_iter().map(crate::document::unreadable).collect())
+    read_typed(source, input)
 }

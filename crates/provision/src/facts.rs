@@ -1,11 +1,21 @@
 //! Facts of a machine, as values. No fact is trusted to be unique or complete: firmware reports
 //! wrong serial numbers, and two disks may have one WWN.
+//!
+//! Does not belong here: reading them from a machine (`hoist-device`).
 
 use std::fmt;
 use std::ops::Range;
 
+use hoist_model::document::read_one;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
+
+use crate::diagnostic::{Code, ProvisionDiagnostic};
+use crate::document::unreadable;
+
+/// Largest text of facts. Agents send at most 768 KiB of them, without blanks.
+pub const MAX_FACTS: usize = 4 * 1024 * 1024;
 
 /// All facts of one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +34,28 @@ pub struct Facts {
     pub memory: u64,
     #[serde(default)]
     pub dmi: DmiFacts,
+}
+
+impl Facts {
+    /// Reads facts as `hoist-agent facts -o json` prints them, or in the object that `hoist
+    /// provision facts` prints around them.
+    pub fn read(source: &str, text: &[u8]) -> Result<Self, Vec<ProvisionDiagnostic>> {
+        #[derive(Deserialize)]
+        struct NodeFacts {
+            facts: Facts,
+        }
+        if text.len() > MAX_FACTS {
+            let what = format!("{} bytes are more than the limit of {MAX_FACTS}", text.len());
+            return Err(vec![ProvisionDiagnostic::new(Code::TooLarge, source, what)]);
+        }
+        let of_node = read_one::<Value>(source, text).is_ok_and(|tree| tree.get("facts").is_some());
+        let facts = if of_node {
+            read_one(source, text).map(|NodeFacts { facts }| facts)
+        } else {
+            read_one(source, text)
+        };
+        facts.map_err(|errors| errors.into_iter().map(unreadable).collect())
+    }
 }
 
 /// The firmware that booted the machine. The installed system is booted by the same firmware.
@@ -233,9 +265,9 @@ pub struct TableFacts {
     pub id: Option<String>,
     #[serde(default)]
     pub partitions: Vec<PartitionFacts>,
-    /// Faults of the table: a damaged or misplaced copy.
+    /// Defects of the table: a damaged or misplaced copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub faults: Vec<String>,
+    pub defects: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -359,12 +391,27 @@ pub enum SignatureKind {
     Gfs2,
     Ocfs2,
     Drbd,
+    Reiserfs,
+    Jfs,
+    Nilfs2,
+    Udf,
+    Minix,
+    Ufs,
+    Apfs,
+    Bcachefs,
+    Bitlocker,
+    Lvm1,
+    Oracleasm,
+    Stratis,
+    Vdo,
     /// The hoist metadata area: marker and journal.
     Hoist,
+    /// Data without a known signature, in an area that would be wiped.
+    Unknown,
 }
 
 impl SignatureKind {
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 39] = [
         Self::Gpt,
         Self::Mbr,
         Self::Ext,
@@ -389,7 +436,21 @@ impl SignatureKind {
         Self::Gfs2,
         Self::Ocfs2,
         Self::Drbd,
+        Self::Reiserfs,
+        Self::Jfs,
+        Self::Nilfs2,
+        Self::Udf,
+        Self::Minix,
+        Self::Ufs,
+        Self::Apfs,
+        Self::Bcachefs,
+        Self::Bitlocker,
+        Self::Lvm1,
+        Self::Oracleasm,
+        Self::Stratis,
+        Self::Vdo,
         Self::Hoist,
+        Self::Unknown,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -418,7 +479,29 @@ impl SignatureKind {
             Self::Gfs2 => "gfs2",
             Self::Ocfs2 => "ocfs2",
             Self::Drbd => "drbd",
+            Self::Reiserfs => "reiserfs",
+            Self::Jfs => "jfs",
+            Self::Nilfs2 => "nilfs2",
+            Self::Udf => "udf",
+            Self::Minix => "minix",
+            Self::Ufs => "ufs",
+            Self::Apfs => "apfs",
+            Self::Bcachefs => "bcachefs",
+            Self::Bitlocker => "bitlocker",
+            Self::Lvm1 => "lvm1",
+            Self::Oracleasm => "oracleasm",
+            Self::Stratis => "stratis",
+            Self::Vdo => "vdo",
             Self::Hoist => "hoist",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The name in messages.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown data",
+            known => known.as_str(),
         }
     }
 }
@@ -442,7 +525,56 @@ impl fmt::Display for Busy {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    #[test]
+    fn facts_are_read_as_agent_and_controller_print_them() {
+        let disk =
+            DiskFacts { kernel_name: "sda".to_owned(), size: 8 << 30, ..DiskFacts::default() };
+        let facts = Facts { disks: vec![disk], firmware: Firmware::Uefi, ..Facts::default() };
+        let of_agent = serde_json::to_string_pretty(&facts).expect("plain");
+        let of_controller =
+            serde_json::json!({"node": "n1", "id": "x", "at": "y", "facts": facts}).to_string();
+        for text in [of_agent, of_controller] {
+            assert_eq!(Facts::read("f.json", text.as_bytes()).as_ref(), Ok(&facts), "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_facts_are_refused_with_their_place() {
+        let cases = [
+            ("{\n  \"disks\": [{\"kernel_name\": \"sda\", \"size\": \"8G\"}]}", "f.json:2:"),
+            ("{\n\n  \"colour\": 1}", "f.json:3:"),
+            ("{\"facts\": {\n  \"memory\": -1}}", "f.json:2:"),
+            ("{\"disks\": [", "f.json:1:"),
+        ];
+        for (text, place) in cases {
+            let found = Facts::read("f.json", text.as_bytes()).expect_err("refused");
+            assert_eq!(found[0].code, Code::Unreadable, "{}", found[0]);
+            assert!(found[0].diagnostic.at.starts_with(place), "{}", found[0]);
+        }
+        let most = Facts::read("f.json", &vec![b' '; MAX_FACTS]).expect_err("nothing in it");
+        assert_eq!(most[0].code, Code::Unreadable, "{}", most[0]);
+        let large = Facts::read("f.json", &vec![b' '; MAX_FACTS + 1]).expect_err("too large");
+        assert_eq!(large[0].code, Code::TooLarge, "{}", large[0]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_of_facts_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            number: i64,
+            text in ".{0,12}",
+        ) {
+            let _ = Facts::read("f", &bytes);
+            let facts = serde_json::json!({"firmware": text, "disks": [
+                {"kernel_name": text, "size": number, "logical_sector": number, "links": [text]},
+            ]});
+            let _ = Facts::read("f", facts.to_string().as_bytes());
+        }
+    }
 
     #[test]
     fn every_signature_kind_has_one_name() {

@@ -5,23 +5,49 @@ use std::io;
 use crate::document::ImageTable;
 use crate::manifest::is_zero;
 use crate::metadata_area::START;
-use crate::partition_table::{self, FIRST_PARTITION, Geometry, TableOnDisk};
+use crate::partition_table::{self, FIRST_PARTITION, Flaw, Geometry, LayoutError, TableOnDisk};
 use crate::read_at::ReadAt;
 
 /// The owner of the metadata area once the image is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum AreaOwner {
     /// The image leaves the area empty, so hoist metadata stays.
     Ours,
     /// The image uses the area for a loader or a partition.
     Images,
 }
 
+/// Why a machine would not boot from an image on a disk.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageTableError {
+    #[error("{0}")]
+    Read(io::Error),
+    /// The image is larger than the disk, or made for another sector size.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Damaged(Vec<Flaw>),
+    #[error("the image has {}, not {}", name(*.is), name(Some(*.declared)))]
+    Undeclared { is: Option<ImageTable>, declared: ImageTable },
+}
+
+fn name(table: Option<ImageTable>) -> &'static str {
+    match table {
+        None => "no table",
+        Some(ImageTable::Gpt) => "a GPT",
+        Some(ImageTable::Mbr) => "an MBR",
+    }
+}
+
 /// Which table the first MiB of an image has, and where partitions begin, for a disk of this size.
-/// Says why a machine would not start from it, if it is of another sector size or does not fit.
-fn looked(size: u64, sector: u32, first: &[u8]) -> Result<(Option<ImageTable>, Vec<u64>), String> {
+fn looked(
+    size: u64,
+    sector: u32,
+    first: &[u8],
+) -> Result<(Option<ImageTable>, Vec<u64>), ImageTableError> {
     let found =
-        partition_table::read(&Only { size, first }, sector).map_err(|error| error.to_string())?;
+        partition_table::read(&Only { size, first }, sector).map_err(ImageTableError::Read)?;
     Ok(match &found {
         TableOnDisk::Nothing => (None, Vec::new()),
         TableOnDisk::Mbr { partitions, .. } => {
@@ -29,13 +55,10 @@ fn looked(size: u64, sector: u32, first: &[u8]) -> Result<(Option<ImageTable>, V
         }
         TableOnDisk::Gpt { table, .. } => {
             let geometry = Geometry { size, sector: sector.into() };
-            table.check(&geometry).map_err(|error| error.to_string())?;
+            table.check(&geometry)?;
             (Some(ImageTable::Gpt), table.partitions.iter().map(|part| part.start).collect())
         }
-        TableOnDisk::Damaged(flaws) => {
-            let flaws: Vec<_> = flaws.iter().map(ToString::to_string).collect();
-            return Err(flaws.join(", "));
-        }
+        TableOnDisk::Damaged(flaws) => return Err(ImageTableError::Damaged(flaws.clone())),
     })
 }
 
@@ -45,20 +68,18 @@ pub fn table_of(
     sector: u32,
     first: &[u8],
     said: Option<ImageTable>,
-) -> Result<Option<ImageTable>, String> {
+) -> Result<Option<ImageTable>, ImageTableError> {
     let (is, _) = looked(size, sector, first)?;
     as_said(is, said).map(|()| is)
 }
 
-/// Checks the first MiB of an image, which is written last, for a disk of this size. Returns why a
-/// machine would not boot from it, if the image has another sector size or another table than
-/// declared.
+/// Checks the first MiB of an image, which is written last, for a disk of this size.
 pub fn judge(
     size: u64,
     sector: u32,
     first: &[u8],
     said: Option<ImageTable>,
-) -> Result<Place, String> {
+) -> Result<AreaOwner, ImageTableError> {
     let (is, starts) = looked(size, sector, first)?;
     as_said(is, said)?;
     let start = usize::try_from(START).expect("it is small");
@@ -66,19 +87,14 @@ pub fn judge(
         && is_zero(&first[start..])
         && is.is_some()
         && starts.iter().all(|start| *start >= FIRST_PARTITION);
-    Ok(if is_free { Place::Ours } else { Place::Images })
+    Ok(if is_free { AreaOwner::Ours } else { AreaOwner::Images })
 }
 
-fn as_said(is: Option<ImageTable>, said: Option<ImageTable>) -> Result<(), String> {
-    if let Some(said) = said.filter(|said| is != Some(*said)) {
-        let word = |table: Option<ImageTable>| match table {
-            None => "no table",
-            Some(ImageTable::Gpt) => "a GPT",
-            Some(ImageTable::Mbr) => "an MBR",
-        };
-        return Err(format!("it has {}, not {}", word(is), word(Some(said))));
+fn as_said(is: Option<ImageTable>, said: Option<ImageTable>) -> Result<(), ImageTableError> {
+    match said.filter(|said| is != Some(*said)) {
+        Some(declared) => Err(ImageTableError::Undeclared { is, declared }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A disk without other contents: its former end does not count.

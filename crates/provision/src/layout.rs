@@ -4,6 +4,7 @@
 //! A layout is a function of the document, the bound disks and the facts. Forbidden layouts are
 //! refused here with all reasons at once, before any disk is opened.
 
+mod contents;
 mod guid;
 mod refuse;
 mod show;
@@ -51,7 +52,7 @@ pub struct DiskPlan {
     pub sector: u32,
     pub work: Work,
     /// The differences between the old and the new table, by position.
-    pub changes: Vec<Change>,
+    pub changes: Vec<TableChange>,
     /// Signatures that the run destroys.
     pub destroys: Vec<Signature>,
     /// Holders of the disk that are stopped first, by kernel name.
@@ -113,7 +114,7 @@ impl PartitionPlan {
 /// One line of the difference between two tables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Change {
+pub struct TableChange {
     pub what: Difference,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Entry>,
@@ -126,9 +127,18 @@ pub struct Change {
 pub enum Difference {
     Kept,
     New,
-    /// The same partition at the same start, with another size, type or name.
-    Resized,
+    /// The same partition at the same place, with another name, type or number. Its contents stay.
+    Renamed,
+    /// The same partition at the same start, with another size. Its contents are lost.
+    Recreated,
     Deleted,
+}
+
+impl Difference {
+    /// Whether the partition exists, and its contents stay.
+    pub fn keeps_contents(self) -> bool {
+        matches!(self, Self::Kept | Self::Renamed)
+    }
 }
 
 /// A partition as it is shown.
@@ -176,7 +186,7 @@ impl Layout {
     /// Whether all tables are as desired, and nothing is destroyed.
     pub fn is_settled(&self) -> bool {
         self.disks.iter().all(|disk| {
-            let same = |change: &Change| change.what == Difference::Kept;
+            let same = |change: &TableChange| change.what == Difference::Kept;
             !disk.work.is_of_all() && disk.destroys.is_empty() && disk.changes.iter().all(same)
         })
     }

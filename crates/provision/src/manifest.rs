@@ -235,7 +235,7 @@ mod tests {
         Chunk { offset, length, kind: ChunkKind::Zero }
     }
 
-    fn fault(size: u64, chunks: Vec<Chunk>) -> String {
+    fn problem(size: u64, chunks: Vec<Chunk>) -> String {
         let bytes = serde_json::to_vec(&Manifest::new(size, chunks)).expect("a plain value");
         match Manifest::parse(&bytes, None) {
             Ok(_) => String::new(),
@@ -248,12 +248,12 @@ mod tests {
         let good =
             || vec![data(0, 4096, 0, 100), zero(4096, 4 << 20), data((4 << 20) + 4096, 10, 100, 5)];
         let size = (4 << 20) + 4096 + 10;
-        assert_eq!(fault(size, good()), "");
-        assert!(fault(size + 1, good()).contains("together, not"));
+        assert_eq!(problem(size, good()), "");
+        assert!(problem(size + 1, good()).contains("together, not"));
         let with = |at: usize, chunk: Chunk| {
             let mut chunks = good();
             chunks[at] = chunk;
-            fault(size, chunks)
+            problem(size, chunks)
         };
         assert!(
             with(1, zero(8192, 4096))
@@ -266,9 +266,9 @@ mod tests {
         assert!(with(2, data((4 << 20) + 4096, 10, u64::MAX, 5)).contains("fetched before"));
         assert!(with(2, data((4 << 20) + 4096, 10, 100, MAX_STORED + 1)).contains("too large"));
         assert_eq!(with(2, data((4 << 20) + 4096, 10, 100, MAX_STORED)), "");
-        assert!(fault(5001, vec![zero(0, 5000), zero(5000, 1)]).contains("multiple of 4096"));
+        assert!(problem(5001, vec![zero(0, 5000), zero(5000, 1)]).contains("multiple of 4096"));
         let many = (0..=MAX_CHUNKS as u64).map(|at| zero(at * 4096, 4096)).collect();
-        assert!(fault(0, many).contains("at most 524288"));
+        assert!(problem(0, many).contains("at most 524288"));
         let begins =
             |chunks: Vec<Chunk>, size| Manifest::new(size, chunks).begins_with_all_of(8192);
         assert!(begins(vec![zero(0, 8192), zero(8192, 1)], 8193) && begins(vec![zero(0, 10)], 10));

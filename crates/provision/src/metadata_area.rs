@@ -28,7 +28,7 @@ pub struct MetadataArea(Range<u64>);
 /// A disk has no room for a journal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no room for a journal before the first partition, at byte {first}; \
+    "no room for a journal before the first partition, at byte {first}; \
      it must not begin before byte {least}", least = START + LEAST
 )]
 pub struct NoRoom {

@@ -1,7 +1,7 @@
 //! Partition tables as values: read from bytes, checked, and made into bytes.
 //!
-//! A table is untrusted until it was approved, so reading one never allocates what it says and
-//! never panics. Writing tables to disks is not done here.
+//! A table is untrusted until it is approved: reading one must not allocate sizes that the table
+//! claims, and must not panic. Writing tables to disks is not done here.
 
 mod encode;
 mod read;
@@ -14,7 +14,7 @@ use crate::facts::{PartitionFacts, TableFacts, TableKind};
 use crate::layout::{PartitionPlan, TablePlan};
 
 pub use encode::{EncodedTable, Geometry, LayoutError, MAX_NAME, PARTITIONS, encode};
-pub use read::{Flaw, TableOnDisk, is_of_first, is_of_second, read};
+pub use read::{Flaw, TableOnDisk, is_of_first, is_of_second, read, txn_of_entries};
 
 /// The type of the in-progress partition, which marks a disk during a run.
 pub const IN_PROGRESS: Uuid = Uuid::from_u128(0x9b1d_8a4e_5c0f_4f0b_a6c7_2e31_68d4_70f5);
@@ -114,14 +114,14 @@ impl Table {
 impl TableOnDisk {
     /// The facts of the table.
     pub fn facts(&self) -> Option<TableFacts> {
-        let bare = |kind, faults| TableFacts { kind, id: None, partitions: Vec::new(), faults };
+        let bare = |kind, defects| TableFacts { kind, id: None, partitions: Vec::new(), defects };
         match self {
             Self::Nothing => None,
             Self::Mbr { id, partitions } => Some(TableFacts {
                 kind: TableKind::Mbr,
                 id: Some(format!("{id:08x}")),
                 partitions: partitions.clone(),
-                faults: Vec::new(),
+                defects: Vec::new(),
             }),
             Self::Damaged(flaws) => {
                 Some(bare(TableKind::Gpt, flaws.iter().map(ToString::to_string).collect()))
@@ -130,7 +130,7 @@ impl TableOnDisk {
                 kind: TableKind::Gpt,
                 id: Some(table.id.to_string()),
                 partitions: table.partitions.iter().map(PartitionFacts::from).collect(),
-                faults: flaws.iter().map(ToString::to_string).collect(),
+                defects: flaws.iter().map(ToString::to_string).collect(),
             }),
         }
     }

@@ -44,6 +44,7 @@ pub mod erase;
 mod files;
 mod fragment;
 mod image;
+mod needed;
 mod observed;
 mod plugins;
 mod show;
@@ -65,7 +66,7 @@ use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::digest::Digest;
 use crate::document::{Bytes, DiskMatch, Document, Flow, Id};
 use crate::layout::{
-    self, Change, Difference, DiskPlan, Entry, Layout, PartitionPlan, TablePlan, Work,
+    self, Difference, DiskPlan, Entry, Layout, PartitionPlan, TableChange, TablePlan, Work,
 };
 use crate::manifest::Manifest;
 use crate::metadata_area::Marker;
@@ -80,6 +81,7 @@ use crate::steps::{
 use context::{PlanContext, WriteTarget};
 use fragment::{Fragment, in_sequence};
 
+pub use needed::needed_tools;
 pub use observed::{
     AvailablePrograms, DiskMetadata, ObservedBoot, ObservedDisks, ObservedImages, ObservedMachine,
 };
@@ -110,6 +112,13 @@ pub struct ProvisionPlan {
     pub disks: PlannedDisks,
     pub changes: PlannedChanges,
     pub inputs: StepInputs,
+    /// Images and boot files whose sources did not answer. The plan must not be carried out before
+    /// they do.
+    pub unanswered: Vec<ProvisionDiagnostic>,
+    /// Sources that failed, of images with another source that answered.
+    pub silent_sources: Vec<String>,
+    /// The plan is for a machine that is known by its facts only, so it cannot be applied.
+    pub is_elsewhere: bool,
     hash: String,
     hash_without_teardown: String,
 }
@@ -177,17 +186,24 @@ impl ProvisionPlan {
         &self.hash_without_teardown
     }
 
+    /// The plan, if every image and every boot file has a source that answered.
+    pub fn answered(self) -> Result<Self, Vec<ProvisionDiagnostic>> {
+        if self.unanswered.is_empty() { Ok(self) } else { Err(self.unanswered) }
+    }
+
     /// Whether the machine is as desired.
     pub fn is_settled(&self) -> bool {
         self.disks.touched.is_empty()
     }
 }
 
-/// The document with only these actions queued.
+/// The document with only these actions queued. The others keep their claims.
 pub fn with_actions(mut document: Document, actions: &[String]) -> Document {
     if !actions.is_empty() {
         let flow = document.sections.flow.take().unwrap_or_default();
-        document.sections.flow = Some(Flow { actions: actions.to_vec(), ..flow });
+        let left_out = flow.actions.unwrap_or_default();
+        let actions = Some(actions.to_vec());
+        document.sections.flow = Some(Flow { actions, left_out, ..flow });
     }
     document
 }
@@ -259,6 +275,12 @@ fn finish(
             texts: files::texts(context),
             stacks: context.stacks.clone(),
         },
+        unanswered: image::unanswered(context)
+            .into_iter()
+            .chain(boot::unanswered(context))
+            .collect(),
+        silent_sources: image::silent_sources(context),
+        is_elsewhere: context.machine.is_elsewhere,
         hash: hash(&plan, &layout),
         hash_without_teardown: hash(&plan, &without_teardown),
         plan: Arc::new(plan),
@@ -266,22 +288,24 @@ fn finish(
     })
 }
 
+/// The images that are still to be written, as far as they are known before their sources are asked.
+/// `None` if there is no layout.
+pub fn images_to_write(document: &Document, machine: &ObservedMachine) -> Option<BTreeSet<Id>> {
+    let (document, layout) = lay_out(document, machine).ok()?;
+    let context = PlanContext::new(&document, &layout, machine, Vec::new());
+    Some(image::unwritten_ids(&context))
+}
+
 /// The document with the contributions of all actions, and the layout of its disks.
 pub fn lay_out(
     document: &Document,
     machine: &ObservedMachine,
 ) -> Result<(Document, Layout), Vec<ProvisionDiagnostic>> {
-    // Without the action `disks` the tables stay, so they have the partitions of all actions,
-    // queued or not.
-    let is_asked = |name: &str| document.is_queued(name) || !document.is_queued(disk_steps::NAME);
-    let queued = Needs::ALL.into_iter().filter(|need| {
-        let name = need.describe().name;
-        ACTIONS.contains(&name.as_str()) && is_asked(&name)
-    });
-    let queued: Vec<_> = queued.collect();
     let document = &erase::without_contents(document);
-    let own = queued.iter().map(|need| need as &dyn Planner);
-    let others = plugins::queued(document, machine);
+    // The tables have the partitions of all actions, queued or not: an action that is left out this
+    // time has its partition already, or gets it for the next time.
+    let own = Needs::ALL.iter().map(|need| need as &dyn Planner);
+    let others = plugins::claiming(document, machine);
     let others = others.iter().map(|plugin| &***plugin as &dyn Planner);
     let resolved = resolve(document, own.chain(others), &machine.facts)?;
     let sized = with_image_sizes(resolved, machine);
@@ -310,7 +334,7 @@ fn final_layout(context: &PlanContext<'_>, touched: &BTreeSet<Id>) -> Layout {
             let parts = table.map_or(&[][..], |table| &table.partitions);
             let kept = |part| {
                 let entry = Some(Entry::from(part));
-                Change { what: Difference::Kept, before: entry.clone(), after: entry }
+                TableChange { what: Difference::Kept, before: entry.clone(), after: entry }
             };
             disk.changes = parts.iter().map(kept).collect();
             disk.destroys.clear();
@@ -328,12 +352,13 @@ fn check_actions(document: &Document, machine: &ObservedMachine) -> Vec<Provisio
         ("files", !sections.files.is_empty()),
         ("erase", sections.erase.is_some()),
     ];
-    let flow = sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
+    let queued = document.actions();
     let by_section = asked
         .into_iter()
-        .filter(|(name, is_asked)| *is_asked && flow.is_empty() && !ACTIONS.contains(name));
+        .filter(|(name, is_asked)| *is_asked && queued.is_none() && !ACTIONS.contains(name));
     let is_known = |name: &&str| ENDINGS.contains(name) || plugins::is_available(name, machine);
-    let by_flow = flow.iter().map(String::as_str).filter(|name| !is_known(name));
+    let by_flow =
+        queued.unwrap_or_default().iter().map(String::as_str).filter(|name| !is_known(name));
     let names: BTreeSet<&str> = by_section.map(|(name, _)| name).chain(by_flow).collect();
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
@@ -392,11 +417,11 @@ pub fn started_nodes(plan: &Plan, records: &[Record]) -> Vec<Digest> {
     nodes.collect()
 }
 
-/// Whether a partition already exists as desired.
+/// Whether a partition already exists and keeps its contents.
 pub fn is_kept(disk: &DiskPlan, part: &PartitionPlan) -> bool {
     disk.changes.iter().any(|change| {
         let after = change.after.as_ref();
-        change.what == Difference::Kept && after.and_then(|a| a.partuuid) == Some(part.partuuid)
+        change.what.keeps_contents() && after.and_then(|a| a.partuuid) == Some(part.partuuid)
     })
 }
 

@@ -19,14 +19,14 @@ use crate::layout::{PartitionPlan, TablePlan};
 /// The place of a file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Place {
+pub enum FsLocation {
     /// A partition.
     Partition { disk: Id, table: TablePlan, partition: Id },
     /// A stacked device.
     Device(Id),
 }
 
-impl Place {
+impl FsLocation {
     /// The id of the partition or the device.
     pub fn id(&self) -> &Id {
         match self {

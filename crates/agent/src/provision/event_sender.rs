@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hoist_api::provision::{Event, EventsRequest, Go, MAX_EVENTS, Phase, ProvisioningJob};
+use hoist_api::provision::{Directive, Event, EventsRequest, MAX_EVENTS, Phase, ProvisioningJob};
 use hoist_engine::action::Cancel;
 use jiff::Timestamp;
 use parking_lot::{Condvar, Mutex};
@@ -181,7 +181,7 @@ fn send_all(shared: &SharedQueue, controller: &Controller, job: &ProvisioningJob
                 pause = FIRST_PAUSE;
                 shared.state.lock().queue.arrived();
                 shared.changed.notify_all();
-                if answer.go == Go::Abort {
+                if answer.directive == Directive::Abort {
                     cancel.cancel();
                 }
             }

@@ -25,6 +25,18 @@ pub(crate) fn refused(found: &[ProvisionDiagnostic]) -> Report {
     Report { problems, ..report(Outcome::Refused) }
 }
 
+/// The report of a run that was aborted before its first step. The facts
+/// missing at that time are evidence.
+pub(crate) fn aborted(found: &[ProvisionDiagnostic]) -> Report {
+    let cause = Diagnostic::new("", "the run was aborted before its first step");
+    let problem = NodeDiagnostic {
+        step: "examine the disks and the sources".to_owned(),
+        evidence: found.iter().take(MAX_DIAGNOSTICS).map(ToString::to_string).collect(),
+        ..NodeDiagnostic::new("aborted", Class::Transient.as_str(), cause)
+    };
+    Report { problems: vec![problem], ..report(Outcome::Aborted) }
+}
+
 pub(crate) fn applied(decision: &ProvisionPlan, applied: ApplyOutcome) -> Report {
     Report {
         plan: Some(decision.hash().to_owned()),
@@ -100,12 +112,13 @@ fn root_disk(disk: &DiskMatch) -> RootDisk {
     RootDisk { wwn, eui, serial, model }
 }
 
-pub(crate) fn erasure(report: &erase::Report) -> Erasure {
+pub(crate) fn erasure(report: &erase::EraseReport) -> Erasure {
     let time = |millis: u64| {
         let millis = i64::try_from(millis).unwrap_or(i64::MAX);
         Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
     };
-    let erase::Report { disk, who, method, started, ended, verdict, evidence, reason, .. } = report;
+    let erase::EraseReport { disk, who, method, started, ended, verdict, evidence, reason, .. } =
+        report;
     let DiskIdentity { kernel_name, model, serial, wwn, size } = who.clone();
     let Evidence { samples, sample, held, says } = evidence.clone();
     Erasure {

@@ -6,6 +6,7 @@ mod config_drive;
 mod files;
 mod foreign;
 mod plugins;
+mod repeated;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,7 +32,7 @@ struct Bench {
 
 static BENCHES: AtomicU64 = AtomicU64::new(0);
 
-struct Ended {
+struct ProcessEnd {
     code: i32,
     out: String,
     err: String,
@@ -103,20 +104,26 @@ impl Bench {
         PathBuf::from(format!("{}p{number}", self.disk.path().display()))
     }
 
+    /// Fills a partition with zeros.
+    fn clear(&self, number: u32) {
+        let size = fs_err::read(self.node(number)).expect("it is read").len();
+        fs_err::write(self.node(number), vec![0; size]).expect("it is written");
+    }
+
     fn digest(&self) -> Vec<u8> {
         Sha256::digest(self.disk.bytes()).to_vec()
     }
 }
 
-fn agent(verb: &str, document: &Path, more: &[&str]) -> Ended {
+fn agent(verb: &str, document: &Path, more: &[&str]) -> ProcessEnd {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_hoist-agent"));
     let output = agent.arg(verb).arg("-f").arg(document).args(more).output().expect("it starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code().expect("it ends by itself");
-    Ended { code, out: text(&output.stdout), err: text(&output.stderr) }
+    ProcessEnd { code, out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-fn hash(planned: &Ended) -> String {
+fn hash(planned: &ProcessEnd) -> String {
     let last = planned.out.lines().last().expect("a last line");
     last.strip_prefix("plan ").expect("the hash").to_owned()
 }
@@ -185,7 +192,7 @@ fn apply_remakes_only_parts_destroyed_since() {
     let document = bench.document(&[]);
     assert_eq!(agent("apply", &document, &[]).code, 0);
     let kept = fs_err::read(bench.node(4)).expect("it is read");
-    run(Command::new("wipefs").arg("--all").arg(bench.node(3)));
+    bench.clear(3);
     assert_eq!(agent("verify", &document, &[]).code, 1);
     let applied = agent("apply", &document, &[]);
     assert_eq!(applied.code, 0, "{}", applied.err);

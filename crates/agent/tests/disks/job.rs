@@ -101,7 +101,7 @@ fn aborted_agent_ends_and_reports_it() {
     assert_eq!(report["problems"][0]["code"], "aborted", "{report}");
     assert_eq!(report["problems"][0]["step"].as_str().map(str::is_empty), Some(false), "{report}");
     // Told to go on, the same job goes on from there.
-    bench.server.answer("on", "stay");
+    bench.server.answer("continue", "stay");
     let done = bench.agent(&["--stay"]);
     assert_eq!(done.status.code(), Some(0), "{done:?}");
     assert_eq!(bench.server.reports().pop().expect("a report")["outcome"], "done");
@@ -116,17 +116,25 @@ fn abort_ends_an_agent_that_waits_for_a_silent_server() {
     let silent = std::net::TcpListener::bind((HOST, 0)).expect("a port");
     let url = format!("http://{}/list", silent.local_addr().expect("an address"));
     let mut document = bench.document(txn, &url, "");
-    document["sections"]["images"]["root"] =
-        json!({"sources": [url], "manifest": url, "target": "root"});
-    bench.server.set_job(document);
-    bench.server.abort();
-    let begun = std::time::Instant::now();
-    let ended = bench.agent(&["--stay"]);
-    // It asks every ten seconds; the server would be waited for longer than half a minute.
-    assert!(begun.elapsed().as_secs() < 25, "{:?}", begun.elapsed());
-    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    let report = bench.server.reports().pop().expect("a report");
-    assert_eq!((&report["outcome"], &report["changed"]), (&json!("aborted"), &json!(false)));
+    let stream = json!({"sources": [url], "target": "root"});
+    let chunks = json!({"sources": [url], "manifest": url, "target": "root"});
+    for image in [stream, chunks] {
+        document["sections"]["images"]["root"] = image;
+        bench.server.set_job(document.clone());
+        bench.server.abort();
+        let begun = std::time::Instant::now();
+        let ended = bench.agent(&["--stay"]);
+        // It asks every ten seconds; the server would be waited for longer than half a minute.
+        assert!(begun.elapsed().as_secs() < 25, "{:?}", begun.elapsed());
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        let report = bench.server.reports().pop().expect("a report");
+        assert_eq!((&report["outcome"], &report["changed"]), (&json!("aborted"), &json!(false)));
+        assert_eq!(report["problems"][0]["code"], "aborted", "{report}");
+        assert!(
+            String::from_utf8_lossy(&ended.stdout).contains("waiting for `http://"),
+            "{ended:?}"
+        );
+    }
     assert!(bench.disk.bytes() == before);
 }
 

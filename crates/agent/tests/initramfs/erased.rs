@@ -5,7 +5,7 @@ use std::process::Command;
 use hoist_machine::{Drive, Firmware, StandaloneMachine};
 use serde_json::{Value, json};
 
-use crate::script::{Trial, digest};
+use crate::script::{Scenario, digest};
 use crate::{Bench, DEADLINE, MIB, TXN, random, run};
 
 fn job(method: &str, more: &Value) -> Value {
@@ -30,7 +30,7 @@ fn noise(bench: &Bench) -> Vec<u8> {
 fn erase_command_is_proven_to_the_controller() {
     let bench = Bench::with_disk(48);
     let before = noise(&bench);
-    bench.server.answer("on", "power_off");
+    bench.server.answer("continue", "power_off");
     let boot = |document: Value| {
         bench.server.set_job(document);
         let mut machine = bench.power_on();
@@ -73,27 +73,27 @@ fn erase_command_is_proven_to_the_controller() {
 
 #[test]
 fn erase_leaves_other_namespaces_alone() {
-    let mut trial = Trial::new();
-    trial.disk("a", 16 * MIB, 0x77);
-    trial.disk("b", 24 * MIB, 0x5a);
-    let before = digest(&trial.path("b"));
+    let mut scenario = Scenario::new();
+    scenario.disk("a", 16 * MIB, 0x77);
+    scenario.disk("b", 24 * MIB, 0x5a);
+    let before = digest(&scenario.path("b"));
     let document = "api: hoist/v1\ntxn: 9d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e32\nsections:\n  \
         node: {id: n1}\n  policy: {allow_kernel_names: true}\n  \
         disks: {os: {match: {kernel_name: nvme0n1}, wipe: any}}\n  erase: {disks: [os]}\n";
-    trial.file("erase.yaml", document);
+    scenario.file("erase.yaml", document);
     let mut machine = StandaloneMachine::new(Firmware::Bios);
     machine.devices.push("nvme,id=c0,serial=TWO,addr=4".to_owned());
     for (number, name) in [(1, "a"), (2, "b")] {
         let device = format!("nvme-ns,bus=c0,nsid={number}");
-        machine.drives.push(Drive { image: trial.path(name), device, keeps: true });
+        machine.drives.push(Drive { image: scenario.path(name), device, keeps: true });
     }
     let script = "disks 2\ntry plan hoist-agent plan -f /erase.yaml\n\
         try apply hoist-agent apply -f /erase.yaml\n";
-    let said = trial.run(machine, script);
+    let said = scenario.run(machine, script);
     let (code, text) = said.of("plan");
     assert!(code == 20 && text.contains("erase os by format_user_data"), "{code}\n{text}");
     let (code, text) = said.of("apply");
     assert!(code == 0 && text.contains("os: erased; 64 samples read back"), "{code}\n{text}");
-    assert!(fs_err::read(trial.path("a")).expect("there").iter().all(|byte| *byte == 0));
-    assert!(digest(&trial.path("b")) == before, "the other one was written to");
+    assert!(fs_err::read(scenario.path("a")).expect("there").iter().all(|byte| *byte == 0));
+    assert!(digest(&scenario.path("b")) == before, "the other one was written to");
 }

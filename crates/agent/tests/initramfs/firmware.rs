@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use hoist_machine::{Drive, Firmware, StandaloneMachine, variables};
-use hoist_provision::boot_entries::{Entry, LoadOption, Node};
+use hoist_provision::boot_entries::{DevicePathNode, Entry, LoadOption};
 use hoist_provision::digest::Digest;
 use uuid::Uuid;
 
-use crate::script::Trial;
+use crate::script::Scenario;
 use crate::{MIB, run};
 
 /// Any content would do: no machine starts it here.
@@ -17,8 +17,12 @@ const PROGRAM: &[u8] = b"not started in this test";
 /// A network card that is asked by IPv4.
 fn network() -> Vec<u8> {
     let path = vec![
-        Node { kind: 3, sub: 11, data: [&[0x52, 0x54, 0, 0, 0, 1][..], &[0; 27]].concat() },
-        Node { kind: 3, sub: 12, data: vec![0; 23] },
+        DevicePathNode {
+            kind: 3,
+            sub: 11,
+            data: [&[0x52, 0x54, 0, 0, 0, 1][..], &[0; 27]].concat(),
+        },
+        DevicePathNode { kind: 3, sub: 12, data: vec![0; 23] },
     ];
     LoadOption { attributes: 1, label: "PXE".to_owned(), path, data: Vec::new() }.encode()
 }
@@ -72,9 +76,9 @@ sections:
 
 #[test]
 fn firmware_keeps_the_boot_order_and_drops_missing_entries() {
-    let mut trial = Trial::new();
-    let disk = trial.disk("disk.img", 64 * MIB, 0);
-    let chip = trial.path("vars.fd");
+    let mut scenario = Scenario::new();
+    let disk = scenario.disk("disk.img", 64 * MIB, 0);
+    let chip = scenario.path("vars.fd");
     variables::forget_all(&chip).expect("firmware that remembers");
     let before = [
         ("Boot0000", network()),
@@ -85,10 +89,10 @@ fn firmware_keeps_the_boot_order_and_drops_missing_entries() {
         ("BootOrder", order(&[0, 2, 3, 1, 0x77])),
     ];
     variables::add(&chip, &before).expect("there is room");
-    trial.file("program.efi", PROGRAM);
-    trial.file("disk_first.yaml", document("disk_first"));
-    trial.file("network_first.yaml", document("network_first"));
-    trial.file("leave.yaml", document("leave"));
+    scenario.file("program.efi", PROGRAM);
+    scenario.file("disk_first.yaml", document("disk_first"));
+    scenario.file("network_first.yaml", document("network_first"));
+    scenario.file("leave.yaml", document("leave"));
     let machine = StandaloneMachine {
         variables: Some(chip.clone()),
         drives: vec![Drive {
@@ -102,7 +106,7 @@ fn firmware_keeps_the_boot_order_and_drops_missing_entries() {
     let script = "disks 1\n\
         try apply hoist-agent apply -f /disk_first.yaml\n\
         try again hoist-agent plan -f /disk_first.yaml\n";
-    let said = trial.run(machine.clone(), script);
+    let said = scenario.run(machine.clone(), script);
     assert_eq!(said.of("apply").0, 0, "{}", said.0);
     assert_eq!(said.of("again").0, 0, "{}", said.0);
     let all = variables::read(&chip).expect("a chip");
@@ -125,10 +129,47 @@ fn firmware_keeps_the_boot_order_and_drops_missing_entries() {
         try apply hoist-agent apply -f /network_first.yaml\n\
         try again hoist-agent plan -f /network_first.yaml\n\
         try leave hoist-agent plan -f /leave.yaml\n";
-    let said = trial.run(machine, script);
+    let said = scenario.run(machine, script);
     assert_eq!(said.of("apply").0, 0, "{}", said.0);
     assert_eq!((said.of("again").0, said.of("leave").0), (0, 0), "{}", said.0);
     let now = variables::read(&chip).expect("a chip");
     assert_eq!(tried(&now), [named(0, "PXE"), named(2, "hoist"), named(1, "debian")]);
     assert_eq!(now["Boot0002"], all["Boot0002"]);
+}
+
+#[test]
+fn reinstalled_machine_has_one_boot_entry_at_once() {
+    let mut scenario = Scenario::new();
+    let disk = scenario.disk("disk.img", 64 * MIB, 0);
+    let chip = scenario.path("vars.fd");
+    scenario.file("program.efi", PROGRAM);
+    let first = document("disk_first");
+    let second = first.replace("txn: 6d1b6d5e", "txn: 7e2c7e6f");
+    assert_ne!(first, second);
+    scenario.file("first.yaml", first);
+    scenario.file("second.yaml", second);
+    let machine = StandaloneMachine {
+        variables: Some(chip.clone()),
+        drives: vec![Drive {
+            image: disk.clone(),
+            device: "nvme,serial=HOIST1".to_owned(),
+            keeps: true,
+        }],
+        ..StandaloneMachine::new(Firmware::Uefi)
+    };
+    for document in ["first", "second"] {
+        let script = format!("disks 1\ntry apply hoist-agent apply -f /{document}.yaml\n");
+        let said = scenario.run(machine.clone(), &script);
+        assert_eq!(said.of("apply").0, 0, "{document}: {}", said.0);
+        let all = variables::read(&chip).expect("a chip");
+        let ours = all.iter().filter(|(name, _)| name.starts_with("Boot0"));
+        let ours = ours.filter_map(|(_, bytes)| LoadOption::decode(bytes));
+        let ours: Vec<_> = ours.filter(|entry| entry.label == "hoist").collect();
+        let [entry] = &ours[..] else { panic!("{document}: {ours:?}") };
+        let shown = run(Command::new("sgdisk").args(["-i", "1"]).arg(&disk));
+        let partuuid = shown.lines().find_map(|line| line.strip_prefix("Partition unique GUID: "));
+        let partuuid = Uuid::parse_str(partuuid.expect("a PARTUUID").trim()).expect("a PARTUUID");
+        assert_eq!(entry.partuuid(), Some(partuuid), "{document}");
+        assert_eq!(tried(&all).first().map(|(_, label)| label.as_str()), Some("hoist"));
+    }
 }

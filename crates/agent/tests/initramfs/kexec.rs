@@ -1,9 +1,9 @@
 //! The installed system is started by the agent, and not by firmware: the machine ends when it is
-//! reset, and there is nothing on its disk that a BIOS could start.
+//! reset, and there is nothing on its disk that its firmware could start.
 
 use std::process::Command;
 
-use hoist_machine::{HOST, guest};
+use hoist_machine::{Firmware, HOST, guest};
 use hoist_provision::digest::Digest;
 use serde_json::{Value, json};
 
@@ -57,7 +57,8 @@ const ARGUMENTS: [&str; 5] =
 
 #[test]
 fn installed_system_is_started_by_kexec() {
-    let bench = Bench::with_disk(96);
+    let mut bench = Bench::with_disk(96);
+    bench.firmware = Firmware::Uefi;
     let kernel = fs_err::read(guest::kernel().expect("set up")).expect("there");
     let boot = json!({
         "firmware": "uefi", "loader": "systemd_boot", "kernel_args": ARGUMENTS,
@@ -68,7 +69,7 @@ fn installed_system_is_started_by_kexec() {
         },
     });
     bench.server.set_job(job(&bench, &boot));
-    bench.server.answer("on", "kexec");
+    bench.server.answer("continue", "kexec");
     let mut machine = bench.power_on();
     machine.wait_for("starting the installed system", DEADLINE).expect("it says so");
     assert_eq!(bench.server.reports()[0]["outcome"], "done", "the controller knows before");
@@ -94,13 +95,14 @@ fn uki(bench: &Bench) -> Vec<u8> {
 
 #[test]
 fn unified_kernel_image_is_started_by_kexec() {
-    let bench = Bench::with_disk(96);
+    let mut bench = Bench::with_disk(96);
+    bench.firmware = Firmware::Uefi;
     let boot = json!({
         "firmware": "uefi", "loader": "uki", "kernel_args": ARGUMENTS, "esp_size": "40 MiB",
         "files": {"uki": fetched(&bench, "uki.efi", uki(&bench))},
     });
     bench.server.set_job(job(&bench, &boot));
-    bench.server.answer("on", "kexec");
+    bench.server.answer("continue", "kexec");
     let mut machine = bench.power_on();
     // The first output of the new kernel's initramfs.
     let words = machine.wait_for("hoist-test: kernel command line", DEADLINE);
@@ -110,7 +112,8 @@ fn unified_kernel_image_is_started_by_kexec() {
 
 #[test]
 fn kernel_that_cannot_be_kexeced_is_booted_by_firmware() {
-    let bench = Bench::with_disk(96);
+    let mut bench = Bench::with_disk(96);
+    bench.firmware = Firmware::Uefi;
     let boot = json!({
         "firmware": "uefi", "loader": "systemd_boot", "esp_size": "40 MiB",
         "files": {
@@ -119,7 +122,7 @@ fn kernel_that_cannot_be_kexeced_is_booted_by_firmware() {
         },
     });
     bench.server.set_job(job(&bench, &boot));
-    bench.server.answer("on", "kexec");
+    bench.server.answer("continue", "kexec");
     let mut machine = bench.power_on();
     let why = "kexec failed: the running kernel rejects the installed kernel";
     machine.wait_for(why, DEADLINE).expect("it says why");

@@ -5,7 +5,7 @@ use hoist_device::images::pack;
 use hoist_machine::{Drive, Firmware, StandaloneMachine};
 use hoist_provision::digest;
 
-use crate::script::Trial;
+use crate::script::Scenario;
 use crate::{MIB, random};
 
 /// Two MiB that are full, a hole, something in the middle of nothing, and another hole.
@@ -19,17 +19,17 @@ fn with_holes() -> Vec<u8> {
 
 #[test]
 fn holes_are_zeros_on_a_disk_without_zeroing() {
-    let mut trial = Trial::new();
-    let disk = trial.disk("disk.img", 16 * MIB, 0xff);
+    let mut scenario = Scenario::new();
+    let disk = scenario.disk("disk.img", 16 * MIB, 0xff);
     let image = with_holes();
     let mut packed = Vec::new();
     let list = pack(&mut &image[..], &mut packed, 1).expect("packed");
     let list = serde_json::to_vec(&list).expect("plain values");
     let digest = digest::Digest::of(&list);
-    trial.file("chunks.zst", packed);
-    trial.file("chunks.json", list);
-    trial.file("stream.zst", zstd::encode_all(&image[..], 1).expect("packed"));
-    trial.file(
+    scenario.file("chunks.zst", packed);
+    scenario.file("chunks.json", list);
+    scenario.file("stream.zst", zstd::encode_all(&image[..], 1).expect("packed"));
+    scenario.file(
         "node.yaml",
         format!(
             "api: hoist/v1
@@ -61,7 +61,7 @@ sections:
         try facts hoist-agent facts -o json\n\
         try apply hoist-agent apply -f /node.yaml\n\
         try again hoist-agent plan -f /node.yaml\n";
-    let said = trial.run(machine, script);
+    let said = scenario.run(machine, script);
     assert_eq!((said.of("zeroing"), said.of("discard")), ((0, "0"), (0, "0")), "{}", said.0);
     assert!(said.of("facts").1.contains("\"can_zero\": false"), "{}", said.0);
     assert_eq!((said.of("apply").0, said.of("again").0), (0, 0), "{}", said.0);

@@ -3,13 +3,13 @@
 use hoist_machine::{Drive, Firmware, StandaloneMachine};
 
 use crate::MIB;
-use crate::script::Trial;
+use crate::script::Scenario;
 
 #[test]
 fn machine_restarts_after_all_other_steps() {
-    let mut trial = Trial::new();
-    let disk = trial.disk("disk.img", 16 * MIB, 0);
-    trial.file(
+    let mut scenario = Scenario::new();
+    let disk = scenario.disk("disk.img", 16 * MIB, 0);
+    scenario.file(
         "node.yaml",
         "api: hoist/v1
 txn: 8d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e32
@@ -28,7 +28,7 @@ sections:
     let script = "disks 1\n\
         try look hoist-agent plan -f /node.yaml\n\
         try restart hoist-agent apply -f /node.yaml\n";
-    let said = trial.run_until_off(machine, script);
+    let said = scenario.run_until_off(machine, script);
     let (code, plan) = said.of("look");
     assert_eq!(code, 20, "{plan}");
     assert!(plan.ends_with("afterwards: restart the machine"), "{plan}");

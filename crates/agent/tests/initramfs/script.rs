@@ -35,14 +35,14 @@ try() {
 "#;
 const END: &str = "\necho hoist-test: done\npoweroff -f\n";
 
-pub(crate) struct Trial {
+pub(crate) struct Scenario {
     pub(crate) dir: tempfile::TempDir,
     _permit: Permit,
     /// Files in the memory of the machine beside the agent.
     pub(crate) tree: Tree,
 }
 
-impl Trial {
+impl Scenario {
     pub(crate) fn new() -> Self {
         let permit = Permit::wait().expect("a permit");
         let mut tree = Tree::new();
@@ -79,10 +79,10 @@ impl Trial {
     pub(crate) fn run_until_off(&self, machine: StandaloneMachine, script: &str) -> Said {
         let mut tree = self.tree.clone();
         let script = [BEGIN, script, END].concat();
-        tree.program("bin/trial", script.into_bytes()).expect("a path");
-        let initrd = self.path("trial.cpio");
+        tree.program("bin/scenario", script.into_bytes()).expect("a path");
+        let initrd = self.path("scenario.cpio");
         fs_err::write(&initrd, [&image()[..], &tree.archive()].concat()).expect("written");
-        let command_line = "console=ttyS0 loglevel=5 panic=-1 rdinit=/bin/trial".to_owned();
+        let command_line = "console=ttyS0 loglevel=5 panic=-1 rdinit=/bin/scenario".to_owned();
         let kernel = guest::kernel().expect("set up");
         let kernel = Some(Kernel { kernel, initrd, command_line, clock: None });
         Said(StandaloneMachine { kernel, ..machine }.run(DEADLINE).expect("it goes off"))
@@ -95,8 +95,8 @@ pub(crate) struct Said(pub(crate) String);
 impl Said {
     /// The exit code and the output of the command of this name.
     pub(crate) fn of(&self, name: &str) -> (i32, &str) {
-        let (begin, end) =
-            (format!("hoist-test: {name} begins"), format!("hoist-test: {name} ended with "));
+        let begin = format!("hoist-test: {name} begins");
+        let end = format!("hoist-test: {name} ended with ");
         let after = self.0.split_once(&begin).map(|(_, after)| after);
         let parts = after.and_then(|after| after.split_once(&end));
         let (said, rest) = parts.unwrap_or_else(|| panic!("no `{name}` in\n{}", self.0));

@@ -61,6 +61,7 @@ fn run_in_guest(steps: &str, documents: &[(&str, &Value)]) -> String {
         mac: "52:54:00:00:00:02".to_owned(),
         boot_url: String::new(),
         disk: Some(Disk::Nvmes(disks.to_vec())),
+        variables: None,
     };
     let command_line = "console=ttyS0 loglevel=5 panic=-1 rdinit=/test/init".to_owned();
     let kernel = guest::kernel().expect("set up");
@@ -262,7 +263,7 @@ fn luks_volume_is_made_without_storing_its_key() {
     assert!(has(b"LUKS\xba\xbe") && !has(b"correct horse") && !has(b"/srv\0"));
     opens(&bench.disk(), &bytes);
 
-    bench.server.answer("on", "power_off");
+    bench.server.answer("continue", "power_off");
     let mut machine = bench.power_on_with(&image, disk(), None);
     machine.wait_until_off(DEADLINE).expect("it goes off");
     let again = bench.server.reports().pop().expect("a report");

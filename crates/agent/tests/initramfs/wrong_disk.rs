@@ -4,7 +4,7 @@
 use hoist_machine::{Drive, Firmware, StandaloneMachine};
 
 use crate::MIB;
-use crate::script::{Said, Trial, digest};
+use crate::script::{Said, Scenario, digest};
 
 /// Of NVMe disks with one serial number, and so with one WWN: their sizes, the last two of them twins.
 const NVME: [(&str, u64); 4] = [("a", 16), ("b", 20), ("c", 24), ("d", 24)];
@@ -14,10 +14,21 @@ const SCSI: [&str; 2] = ["x", "y"];
 const SERIAL: &str = "SAME";
 const WWN: &str = "0x5000c50000000001";
 
+/// Names the SCSI disks by their places: the kernel names them as its probes happen to end.
+const SCSI_IN_ORDER: &str = r#"
+disks 6
+for disk in /sys/block/sd*; do echo 1 > $disk/device/delete; done
+for id in 0 1; do
+    for host in /sys/class/scsi_host/*; do echo "0 $id 0" > $host/scan; done
+    disks $((5 + id))
+done
+"#;
+
 /// These disks in these places.
-fn machine(trial: &Trial, nvme: [usize; 4], scsi: [usize; 2]) -> StandaloneMachine {
+fn machine(scenario: &Scenario, nvme: [usize; 4], scsi: [usize; 2]) -> StandaloneMachine {
     let mut machine = StandaloneMachine::new(Firmware::Bios);
-    let drive = |name: &str, device: String| Drive { image: trial.path(name), device, keeps: true };
+    let drive =
+        |name: &str, device: String| Drive { image: scenario.path(name), device, keeps: true };
     for (place, at) in nvme.into_iter().enumerate() {
         // Each in a subsystem of its own, or the kernel takes only the first of them.
         machine.devices.push(format!("nvme-subsys,id=s{place},nqn=nqn{at}"));
@@ -55,12 +66,12 @@ fn assert_refused(said: &Said, name: &str, why: &str) {
 
 #[test]
 fn swapped_identical_disks_are_refused() {
-    let mut trial = Trial::new();
+    let mut scenario = Scenario::new();
     let disks: Vec<_> = NVME.into_iter().chain(SCSI.map(|name| (name, 16))).collect();
     for (name, size) in &disks {
-        trial.disk(name, size * MIB, 0);
+        scenario.disk(name, size * MIB, 0);
     }
-    let before: Vec<_> = disks.iter().map(|(name, _)| digest(&trial.path(name))).collect();
+    let before: Vec<_> = disks.iter().map(|(name, _)| digest(&scenario.path(name))).collect();
     let scsi = format!("{{wwn: '{WWN}'}}");
     for (name, matches) in [
         ("serial", "{serial: SAME}"),
@@ -70,12 +81,12 @@ fn swapped_identical_disks_are_refused() {
         ("scsi-name", "{kernel_name: sda}"),
         ("scsi-place", "{hctl: '0:0:0:0'}"),
     ] {
-        trial.file(&format!("{name}.yaml"), document(matches));
+        scenario.file(&format!("{name}.yaml"), document(matches));
     }
     let plan = |name: &str| format!("try {name} hoist-agent plan -f /{name}.yaml\n");
     let all = ["serial", "scsi-wwn", "twin", "nvme-name", "scsi-name", "scsi-place"];
-    let script = format!("disks 6\n{}", all.map(plan).concat());
-    let said = trial.run(machine(&trial, [0, 1, 2, 3], [0, 1]), &script);
+    let script = format!("{SCSI_IN_ORDER}{}", all.map(plan).concat());
+    let said = scenario.run(machine(&scenario, [0, 1, 2, 3], [0, 1]), &script);
     assert_refused(&said, "serial", "[several-disks]");
     assert_refused(&said, "scsi-wwn", "it is `sda` as well as `sdb`");
     assert_refused(&said, "twin", "disks `nvme2n1` and `nvme3n1` may be one and the same");
@@ -86,11 +97,11 @@ fn swapped_identical_disks_are_refused() {
         let plan = said.plan(name);
         format!("try {name} hoist-agent apply -f /{name}.yaml --plan {plan}\n")
     };
-    let script = format!("disks 6\n{}", seen.map(apply).concat());
-    let said = trial.run(machine(&trial, [1, 0, 2, 3], [1, 0]), &script);
+    let script = format!("{SCSI_IN_ORDER}{}", seen.map(apply).concat());
+    let said = scenario.run(machine(&scenario, [1, 0, 2, 3], [1, 0]), &script);
     for name in seen {
         assert_refused(&said, name, "review the new plan, nothing was written");
     }
-    let after: Vec<_> = disks.iter().map(|(name, _)| digest(&trial.path(name))).collect();
+    let after: Vec<_> = disks.iter().map(|(name, _)| digest(&scenario.path(name))).collect();
     assert!(before == after, "a disk was written to");
 }

@@ -120,7 +120,7 @@ impl DataDriver for Curtin {
     }
 
     fn parse(&self, input: &[u8], options: &Options) -> Result<Document, Vec<ProvisionDiagnostic>> {
-        let Input { storage } = typed(input)?;
+        let Input { storage } = typed("input", input)?;
         if storage.version != 1 {
             let what = format!("version {} of curtin's storage is not known", storage.version);
             let found = ProvisionDiagnostic::new(Code::Unsupported, "storage.version", what);
@@ -199,7 +199,7 @@ impl<'a> StorageReader<'a> {
             let is_refused =
                 self.config.iter().any(|entry| entry.id == name) && !self.builder.found.is_empty();
             if !is_refused {
-                let what = format!("there is no `{name}` before it");
+                let what = format!("entry `{name}` not found above this one");
                 self.builder.say(Code::NoSuchThing, place, what, "");
             }
         }

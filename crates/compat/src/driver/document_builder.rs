@@ -8,18 +8,22 @@ use hoist_model::document::API;
 use hoist_provision::diagnostic::{Code, ProvisionDiagnostic};
 use hoist_provision::document::size::MIB;
 use hoist_provision::document::{
-    Boot, BootFirmware, BootLoader, Bytes, Compression, Disk, DiskMatch, Document, Fs, FsKind,
-    FsRetain, Id, Image, ImageFormat, Lv, MAX_ID, MAX_STORAGE, Md, MdLevel, NodeSection, Part,
-    PartRole, Pv, Sections, Size, StorageNode, Tables, Vg, Wipe, check,
+    Boot, Bytes, Compression, Disk, DiskMatch, Document, Fs, FsKind, FsRetain, Id, Image,
+    ImageFormat, Lv, MAX_ID, MAX_STORAGE, Md, MdLevel, NodeSection, Part, PartRole, Pv, Sections,
+    Size, StorageNode, Tables, Vg, Wipe, check,
 };
 use hoist_provision::driver::Options;
 
 /// Where GRUB's core goes, on every disk.
 pub(super) const LOADER: u64 = 24 * MIB;
 
+/// Most characters of a partition's name in its table.
+const MAX_PART_NAME: usize = 36;
+
 /// A builder of a document, with the diagnostics so far.
 pub(super) struct DocumentBuilder {
     sections: Sections,
+    kernel_args: Vec<String>,
     pub(super) found: Vec<ProvisionDiagnostic>,
     taken: BTreeSet<String>,
     groups: BTreeMap<String, Group>,
@@ -77,6 +81,7 @@ impl DocumentBuilder {
         sections.policy.allow_kernel_names = options.allow_kernel_names;
         Self {
             sections,
+            kernel_args: Vec::new(),
             found: Vec::new(),
             taken: BTreeSet::new(),
             groups: BTreeMap::new(),
@@ -114,13 +119,16 @@ impl DocumentBuilder {
 
     pub(super) fn part(&mut self, disk: &Id, name: &str, size: Size, role: PartRole) -> Id {
         let id = self.id(&format!("{disk}-{name}"));
+        // Names of links are long. The id of the partition is its name unless it has another.
+        let is_long = id.as_str().len() > MAX_PART_NAME;
+        let plain = || name.chars().filter(|c| !c.is_control() && c.len_utf16() == 1);
         self.sections.storage.push(StorageNode::Part(Part {
             id: id.clone(),
             on: disk.clone(),
             size,
             role,
             type_guid: None,
-            name: None,
+            name: is_long.then(|| plain().take(MAX_PART_NAME).collect()),
             attributes: Vec::new(),
             retain: None,
         }));
@@ -257,6 +265,7 @@ impl DocumentBuilder {
         }
         let id = self.id(&format!("image-{}", if mount == "/" { "root" } else { mount }));
         let image = Image {
+            unpacked_digest: None,
             sources: vec![source.to_owned()],
             made_by: None,
             target,
@@ -273,14 +282,10 @@ impl DocumentBuilder {
         self.sections.images.0.insert(id, image);
     }
 
-    /// Bareon starts systems by BIOS and GRUB, and by nothing else.
-    pub(super) fn boot(&mut self, kernel_params: &str) {
-        self.sections.boot = Some(Boot {
-            firmware: BootFirmware::Bios,
-            loader: Some(BootLoader::Grub),
-            kernel_args: kernel_params.split_whitespace().map(str::to_owned).collect(),
-            ..Boot::default()
-        });
+    /// Kernel arguments, if there is something to start: bareon runs the boot loader of the image,
+    /// so its documents name no boot files.
+    pub(super) fn kernel_args(&mut self, kernel_params: &str) {
+        self.kernel_args = kernel_params.split_whitespace().map(str::to_owned).collect();
     }
 
     pub(super) fn adopt(&mut self) {
@@ -307,10 +312,9 @@ impl DocumentBuilder {
     /// Arrays and groups, which are known when all disks were seen.
     pub(super) fn assemble(&mut self) {
         for Array { place, mount, on, fs } in std::mem::take(&mut self.arrays) {
-            if on.len() < 2 {
-                let what =
-                    format!("the array for `{mount}` has one device, and a mirror needs two");
-                self.say(Code::Unsupported, &place, what, "make it a partition");
+            // A mirror of one device mirrors nothing.
+            if let [part] = on.as_slice() {
+                self.fs(&place, part, &fs);
                 continue;
             }
             let name = format!("md-{}", if mount == "/" { "root" } else { &mount });
@@ -336,7 +340,15 @@ impl DocumentBuilder {
         }
     }
 
-    pub(super) fn finish(self, options: &Options) -> Result<Document, Vec<ProvisionDiagnostic>> {
+    pub(super) fn finish(
+        mut self,
+        options: &Options,
+    ) -> Result<Document, Vec<ProvisionDiagnostic>> {
+        self.sections.boot = options.boot.clone().map(|boot| {
+            let mut kernel_args = std::mem::take(&mut self.kernel_args);
+            kernel_args.extend(boot.kernel_args.iter().cloned());
+            Boot { kernel_args, ..boot }
+        });
         let document = self.whole(options);
         let mut found = self.found;
         if found.is_empty() {

@@ -144,7 +144,7 @@ impl DataDriver for Ironic {
     }
 
     fn parse(&self, input: &[u8], options: &Options) -> Result<Document, Vec<ProvisionDiagnostic>> {
-        let input: Input = typed(input)?;
+        let input: Input = typed("input", input)?;
         let things = input.partitions.iter().map(|space| match space {
             Space::Disk { volumes, .. } | Space::Vg { volumes, .. } => 1 + volumes.len(),
         });
@@ -155,7 +155,7 @@ impl DataDriver for Ironic {
         reader.builder.assemble();
         reader.wipes();
         reader.images();
-        reader.builder.boot(&input.deploy_data.kernel_params);
+        reader.builder.kernel_args(&input.deploy_data.kernel_params);
         reader.builder.finish(options)
     }
 }
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         let input = self.input;
         let is_disk = |space: &Space| matches!(space, Space::Disk { .. });
         if !input.partitions.iter().any(is_disk) {
-            self.builder.say(Code::Missing, "partitions", "there is no disk in it", "add one");
+            self.builder.say(Code::Missing, "partitions", "the list has no disk", "add one");
         }
         if !input.image_deploy_flags.rsync_flags.trim().is_empty() {
             let what = "images are written as they are, and not by rsync";
@@ -223,8 +223,8 @@ impl<'a> Reader<'a> {
                 for name in volume.images.iter().flatten() {
                     let place = format!("partitions[{at}].volumes[{number}].images");
                     if !known.contains(&name.as_str()) {
-                        let what = format!("there is no image `{name}`");
-                        let hint = format!("there are {}", known.join(", "));
+                        let what = format!("image `{name}` not found");
+                        let hint = format!("the images are {}", known.join(", "));
                         self.builder.say(Code::NoSuchThing, &place, what, &hint);
                     } else if !bound.contains(&name.as_str()) {
                         bound.push(name);
@@ -293,7 +293,7 @@ impl<'a> Reader<'a> {
             VolumeKind::Raid => {
                 let part = self.builder.part(disk, called, size, PartRole::Data);
                 if volume.mount.as_deref().is_none_or(|mount| mount.eq_ignore_ascii_case("none")) {
-                    let what = "an array is known by where it is mounted, and nothing says so";
+                    let what = "the array has no `mount`, which identifies it";
                     return self.builder.say(Code::Missing, place, what, "add its `mount`");
                 }
                 let fs = self.fs_of(volume);
@@ -316,7 +316,7 @@ impl<'a> Reader<'a> {
         };
         let is_group = |space: &Space| matches!(space, Space::Vg { id, .. } if id == group);
         if !self.input.partitions.iter().any(is_group) {
-            let what = format!("there is no volume group `{group}`");
+            let what = format!("volume group `{group}` not found");
             return self.builder.say(Code::NoSuchThing, place, what, "add it to the partitions");
         }
         let meta = match volume.lvm_meta_size.as_deref().map(read_size) {

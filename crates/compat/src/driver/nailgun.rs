@@ -122,7 +122,7 @@ impl DataDriver for Nailgun {
     }
 
     fn parse(&self, input: &[u8], options: &Options) -> Result<Document, Vec<ProvisionDiagnostic>> {
-        let input: Input = typed(input)?;
+        let input: Input = typed("input", input)?;
         let KsMeta { pm_data: PmData { ks_spaces, kernel_params }, image_data } = input.ks_meta;
         let things = ks_spaces.iter().map(|space| match space {
             Space::Disk { volumes, .. } | Space::Vg { volumes, .. } => 1 + volumes.len(),
@@ -147,7 +147,7 @@ impl DataDriver for Nailgun {
             };
             reader.builder.image(&place, mount, uri, compression);
         }
-        reader.builder.boot(&kernel_params);
+        reader.builder.kernel_args(&kernel_params);
         reader.builder.finish(options)
     }
 }
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
         }
         if has_boot && !boot_done && boot.is_ok() {
             let what = "`/boot` is wanted, and no disk can have it";
-            let hint = "add it to a disk that is no NVMe and has other volumes";
+            let hint = "add it to a disk that has other volumes";
             self.builder.say(Code::Unsupported, "ks_spaces", what, hint);
         }
         if !drive_done {
@@ -286,6 +286,8 @@ impl<'a> Reader<'a> {
             add_link(&mut matches, disk.id);
         }
         matches.kernel_name = Some(disk.name.to_owned());
+        // The name is that of the day when the document was made.
+        matches.links_first = !matches.links.is_empty();
         let id = self.builder.disk(disk.name, matches);
         self.builder.wipe(&id, &self.options.wipe);
         let size = Size::Exact(Bytes(LOADER));
@@ -317,8 +319,8 @@ impl<'a> Reader<'a> {
             }
             "pv" => self.pv(place, disk, volume, size),
             other => {
-                let what = format!("there is no type of volume `{other}`");
-                let hint = "there are partition, raid, pv, boot and lvm_meta_pool";
+                let what = format!("unknown volume type `{other}`");
+                let hint = "the types are partition, raid, pv, boot and lvm_meta_pool";
                 self.builder.say(Code::BadValue, place, what, hint);
             }
         }
@@ -364,13 +366,16 @@ impl<'a> Reader<'a> {
     fn groups(&mut self) {
         for (at, space) in self.spaces.iter().enumerate() {
             let Space::Vg { id, volumes } = space else { continue };
-            self.builder.group(id);
+            // A group that no disk has a part of is left out like its volumes of no size.
+            if volumes.iter().any(|volume| volume.size > 0) {
+                self.builder.group(id);
+            }
             for (number, volume) in volumes.iter().enumerate() {
                 let place = format!("ks_spaces[{at}].volumes[{number}]");
                 let Some(size) = self.size(&place, volume) else { continue };
                 if volume.kind != "lv" {
-                    let what = format!("there is no type of volume `{}` in a group", volume.kind);
-                    self.builder.say(Code::BadValue, &place, what, "there is lv");
+                    let what = format!("volume type `{}` cannot be in a volume group", volume.kind);
+                    self.builder.say(Code::BadValue, &place, what, "use lv");
                     continue;
                 }
                 let Some(name) = &volume.name else {
@@ -411,12 +416,13 @@ fn is_used(disk: &DiskOf<'_>) -> bool {
     disk.volumes.iter().any(|volume| volume.size > 0 && !is_only_for_boot(volume))
 }
 
-/// Which disk has `/boot`: the one that is marked, else the first that a BIOS can read and that
-/// anything is made on; arrays of the firmware before others.
+/// Which disk has `/boot`: the one that is marked, else the first that anything is made on. Disks
+/// that every BIOS can read are before NVMe, and arrays of the firmware before others.
 fn boot_disk(disks: &[DiskOf<'_>]) -> Result<Option<usize>, String> {
-    let is_suitable =
-        |disk: &DiskOf<'_>| !disk.name.contains("nvme") && disk.volumes.iter().any(is_boot);
-    let suitable: Vec<usize> = (0..disks.len()).filter(|at| is_suitable(&disks[*at])).collect();
+    let has_boot = |at: &usize| disks[*at].volumes.iter().any(is_boot) && is_used(&disks[*at]);
+    let (nvme, others): (Vec<usize>, Vec<usize>) =
+        (0..disks.len()).filter(has_boot).partition(|at| disks[*at].name.contains("nvme"));
+    let suitable = if others.is_empty() { nvme } else { others };
     let is_array = |at: &&usize| {
         let disk = &disks[**at];
         let is_os = |v: &Volume| v.kind == "pv" && v.vg.as_deref() == Some("os") && v.size > 0;
@@ -430,5 +436,5 @@ fn boot_disk(disks: &[DiskOf<'_>]) -> Result<Option<usize>, String> {
         return Err(format!("disks `{}` are all bootable", names.join("`, `")));
     }
     let candidates = if marked.is_empty() { candidates } else { marked };
-    Ok(candidates.into_iter().find(|at| is_used(&disks[*at])))
+    Ok(candidates.into_iter().next())
 }

@@ -27,6 +27,7 @@ fn options() -> Options {
         node: "n1".to_owned(),
         allow_kernel_names: false,
         wipe: Wipe::default(),
+        boot: None,
     }
 }
 

@@ -1,5 +1,8 @@
 //! From Fuel's tasks to a task file of our own, entry by entry as the table in the documentation
 //! has it.
+//!
+//! Does not belong here: parsing (`read`), references between tasks (`resolve`), the text of the
+//! result (`write`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,11 @@
 //! Parsing of Fuel's files into Fuel's types. Limits are strict. Keys that Fuel ignored are
 //! reported, because each is most likely a mistake.
+//!
+//! Does not belong here: the meaning of references (`resolve`) and the conversion (`convert`).
 
 use std::collections::BTreeMap;
 
+use hoist_diagnostic::Diagnostic;
 use hoist_model::nearest;
 use serde_json::{Map, Value};
 
@@ -33,41 +36,34 @@ const NORMALISED: &str = "fuel-tasks-normalised/1";
 /// The graph of files that do not name another one.
 const DEFAULT: &str = "default";
 
-/// Faults that are shown of one tree.
+/// Problems that are shown of one tree.
 const MAX_SHOWN: usize = 100;
 
-/// Why one of Fuel's files cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}: {message}")]
-pub struct ReadError {
-    pub file: String,
-    pub message: String,
-}
-
-/// Everything that keeps Fuel's files from being read.
+/// Everything that keeps Fuel's files from being read; `at` is the file, with its line where that
+/// is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", shown(.0))]
-pub struct ReadErrors(pub Vec<ReadError>);
+pub struct CorpusError(pub Vec<Diagnostic>);
 
-fn shown(faults: &[ReadError]) -> String {
-    let mut lines: Vec<String> = faults.iter().take(MAX_SHOWN).map(ToString::to_string).collect();
-    if faults.len() > MAX_SHOWN {
-        lines.push(format!("… and {} more", faults.len() - MAX_SHOWN));
+fn shown(found: &[Diagnostic]) -> String {
+    let mut lines: Vec<String> = found.iter().take(MAX_SHOWN).map(ToString::to_string).collect();
+    if found.len() > MAX_SHOWN {
+        lines.push(format!("… and {} more", found.len() - MAX_SHOWN));
     }
     lines.join("\n")
 }
 
 type ReadResult<T> = Result<T, String>;
 
-/// All faults of one task.
+/// The messages of all problems of one task.
 #[derive(Default)]
-struct Faults(Vec<String>);
+struct TaskProblems(Vec<String>);
 
-impl Faults {
-    /// The value, or a default after the fault was collected.
+impl TaskProblems {
+    /// The value, or a default after the problem was collected.
     fn take<T: Default>(&mut self, read: ReadResult<T>) -> T {
-        read.unwrap_or_else(|fault| {
-            self.0.push(fault);
+        read.unwrap_or_else(|message| {
+            self.0.push(message);
             T::default()
         })
     }
@@ -123,9 +119,9 @@ const NORMALISED_KEYS: &[&str] = &[
 const DEPENDENCY_KEYS: &[&str] = &["name", "role", "roles", "tags", "policy"];
 
 /// One file that holds everything.
-pub fn normalised(file: &str, text: &str) -> Result<Corpus, ReadErrors> {
-    let error = |message: String| ReadError { file: file.to_owned(), message };
-    let fail = |message: String| ReadErrors(vec![error(message)]);
+pub fn normalised(file: &str, text: &str) -> Result<Corpus, CorpusError> {
+    let error = |message: String| Diagnostic::new(file, message);
+    let fail = |message: String| CorpusError(vec![error(message)]);
     if text.len() > MAX_FILE {
         return Err(fail(too_much("bytes", text.len(), MAX_FILE)));
     }
@@ -134,8 +130,8 @@ pub fn normalised(file: &str, text: &str) -> Result<Corpus, ReadErrors> {
         return Err(fail(format!("`format` is not `{NORMALISED}`")));
     }
     let mut corpus = Corpus::default();
-    let mut faults = Vec::new();
-    faults.extend(read_roles(&root["roles"], &mut corpus).err().map(error));
+    let mut problems = Vec::new();
+    problems.extend(read_roles(&root["roles"], &mut corpus).err().map(error));
     read_tags(&root["tags"], &mut corpus);
     let empty = Map::new();
     for (graph, value) in root["graphs"].as_object().unwrap_or(&empty) {
@@ -145,15 +141,15 @@ pub fn normalised(file: &str, text: &str) -> Result<Corpus, ReadErrors> {
         for (at, value) in tasks.iter().enumerate() {
             match normalised_task(value, &mut corpus.diagnostics) {
                 Ok(task) => read.push(task),
-                Err(Faults(of)) => faults.extend(of.into_iter().map(|message| {
+                Err(TaskProblems(of)) => problems.extend(of.into_iter().map(|message| {
                     error(format!("graph {graph}, {}: {message}", called(value, at)))
                 })),
             }
         }
-        faults.extend(twice(&read).map(|twice| error(format!("graph {graph}, {twice}"))));
+        problems.extend(twice(&read).map(|twice| error(format!("graph {graph}, {twice}"))));
         corpus.graphs.insert(graph.clone(), read);
     }
-    if faults.is_empty() { Ok(corpus) } else { Err(ReadErrors(faults)) }
+    if problems.is_empty() { Ok(corpus) } else { Err(CorpusError(problems)) }
 }
 
 /// Tasks by graph, then by layer: the release first, then each plug-in.
@@ -162,22 +158,22 @@ type Layers = BTreeMap<(String, Option<String>), Vec<Task>>;
 /// A tree of files by path; those that are no task files are only known to be there.
 pub fn tree<'a>(
     files: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
-) -> Result<Corpus, ReadErrors> {
+) -> Result<Corpus, CorpusError> {
     let mut corpus = Corpus::default();
     let mut layers = Layers::new();
-    let mut faults = Vec::new();
+    let mut problems = Vec::new();
     let files: Vec<_> = files.into_iter().collect();
     if files.len() > MAX_FILES {
         let message = too_much("files", files.len(), MAX_FILES);
-        return Err(ReadErrors(vec![ReadError { file: ".".to_owned(), message }]));
+        return Err(CorpusError(vec![Diagnostic::new(".", message)]));
     }
     corpus.files = files.iter().map(|(path, _)| (*path).to_owned()).collect();
     for (path, text) in &files {
         let Some(text) = text else { continue };
-        faults.extend(file(path, text, &mut corpus, &mut layers).err().into_iter().flatten());
+        problems.extend(file(path, text, &mut corpus, &mut layers).err().into_iter().flatten());
     }
-    lay_over(layers, &mut corpus, &mut faults);
-    if faults.is_empty() { Ok(corpus) } else { Err(ReadErrors(faults)) }
+    lay_over(layers, &mut corpus, &mut problems);
+    if problems.is_empty() { Ok(corpus) } else { Err(CorpusError(problems)) }
 }
 
 fn file(
@@ -185,8 +181,8 @@ fn file(
     text: &str,
     corpus: &mut Corpus,
     layers: &mut Layers,
-) -> Result<(), Vec<ReadError>> {
-    let fail = |message: String| vec![ReadError { file: path.to_owned(), message }];
+) -> Result<(), Vec<Diagnostic>> {
+    let fail = |message: String| vec![Diagnostic::new(path, message)];
     bounded("bytes", text.len(), MAX_FILE).map_err(fail)?;
     let value = yaml(text).map_err(fail)?;
     if !is_task_file(path) {
@@ -200,34 +196,34 @@ fn file(
     };
     let layer = layers.entry((graph_of(path), plugin_of(path, corpus))).or_default();
     bounded("tasks", layer.len() + tasks.len(), MAX_TASKS).map_err(fail)?;
-    let mut faults = Vec::new();
+    let mut problems = Vec::new();
     let lines = lines(text);
     for (at, value) in tasks.iter().enumerate() {
         let line = lines.get(at).copied().unwrap_or_default();
         match yaml_task(value, (path, line), at, &mut corpus.diagnostics) {
             Ok(task) => layer.push(task),
-            Err(Faults(of)) => faults.extend(of.into_iter().map(|message| ReadError {
-                file: format!("{path}:{line}"),
-                message: format!("{}: {message}", called(value, at)),
+            Err(TaskProblems(of)) => problems.extend(of.into_iter().map(|message| {
+                let message = format!("{}: {message}", called(value, at));
+                Diagnostic::new(format!("{path}:{line}"), message)
             })),
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(faults) }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// Whole tasks take the place of others.
-fn lay_over(layers: Layers, corpus: &mut Corpus, faults: &mut Vec<ReadError>) {
+fn lay_over(layers: Layers, corpus: &mut Corpus, problems: &mut Vec<Diagnostic>) {
     // Who brought each task of a graph.
     let mut owners: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
     for ((graph, layer), tasks) in layers {
-        let error = |message| ReadError { file: layer.clone().unwrap_or_default(), message };
+        let error = |message: String| Diagnostic::new(layer.clone().unwrap_or_default(), message);
         let merged = corpus.graphs.entry(graph.clone()).or_default();
-        faults.extend(twice(&tasks));
+        problems.extend(twice(&tasks));
         for task in tasks {
             let owner = owners.insert((graph.clone(), task.id.clone()), layer.clone());
             if let Some(Some(other)) = owner.filter(|owner| *owner != layer) {
                 let id = &task.id;
-                faults.push(error(format!("the plug-in in {other} has a task `{id}` too")));
+                problems.push(error(format!("the plug-in in {other} has a task `{id}` too")));
             }
             match merged.iter_mut().find(|there| there.id == task.id) {
                 Some(there) => {
@@ -362,13 +358,13 @@ fn called(value: &Value, at: usize) -> String {
 }
 
 /// The tasks that are there more than once.
-fn twice(tasks: &[Task]) -> impl Iterator<Item = ReadError> {
+fn twice(tasks: &[Task]) -> impl Iterator<Item = Diagnostic> {
     let mut seen: BTreeMap<&str, String> = BTreeMap::new();
     tasks.iter().filter_map(move |task| {
         let id = &task.id;
         let first = seen.insert(id, task.place())?;
         let message = format!("the task `{id}` is in {first} already");
-        Some(ReadError { file: task.place(), message })
+        Some(Diagnostic::new(task.place(), message))
     })
 }
 
@@ -429,21 +425,24 @@ fn read_tags(value: &Value, corpus: &mut Corpus) {
     }
 }
 
-fn normalised_task(value: &Value, diagnostics: &mut Vec<TaskDiagnostic>) -> Result<Task, Faults> {
-    let map = value.as_object().ok_or_else(|| Faults(vec!["it is no map".to_owned()]))?;
+fn normalised_task(
+    value: &Value,
+    diagnostics: &mut Vec<TaskDiagnostic>,
+) -> Result<Task, TaskProblems> {
+    let map = value.as_object().ok_or_else(|| TaskProblems(vec!["it is no map".to_owned()]))?;
     let file = value["file"].as_str().unwrap_or_default().to_owned();
-    let mut faults = Faults::default();
-    let mut task = common(value, file, &mut faults);
+    let mut problems = TaskProblems::default();
+    let mut task = common(value, file, &mut problems);
     task.on = match &value["on"] {
         Value::Null => None,
-        on => Some(faults.take(computable("on", &on["match"], words))),
+        on => Some(problems.take(computable("on", &on["match"], words))),
     };
     let is_tag = value["on"]["kind"] == "tags";
     task.roles = task.on.as_ref().filter(|_| !is_tag).map(|on| on.given().to_vec());
-    task.strategy = faults.take(strategy(&value["strategy"]));
-    task.test_pre = faults.take(text("check_before", &value["check_before"]));
-    task.test_post = faults.take(text("check_after", &value["check_after"]));
-    read_whole(task, faults, map, NORMALISED_KEYS, diagnostics)
+    task.strategy = problems.take(strategy(&value["strategy"]));
+    task.test_pre = problems.take(text("check_before", &value["check_before"]));
+    task.test_post = problems.take(text("check_after", &value["check_after"]));
+    read_whole(task, problems, map, NORMALISED_KEYS, diagnostics)
 }
 
 fn yaml_task(
@@ -451,16 +450,16 @@ fn yaml_task(
     (file, line): (&str, u32),
     at: usize,
     diagnostics: &mut Vec<TaskDiagnostic>,
-) -> Result<Task, Faults> {
-    let map = value.as_object().ok_or_else(|| Faults(vec!["it is no map".to_owned()]))?;
+) -> Result<Task, TaskProblems> {
+    let map = value.as_object().ok_or_else(|| TaskProblems(vec!["it is no map".to_owned()]))?;
     let mut value = value.clone();
     if value["id"].is_null() {
         // Plug-ins of the first generation did not name their tasks.
         let plugin = parent(file).rsplit('/').next().filter(|name| !name.is_empty());
         value["id"] = format!("{}-{}", plugin.unwrap_or("task"), at + 1).into();
     }
-    let mut faults = Faults::default();
-    let mut task = common(&value, file.to_owned(), &mut faults);
+    let mut problems = TaskProblems::default();
+    let mut task = common(&value, file.to_owned(), &mut problems);
     task.line = line;
     let places = ["tags", "roles", "role", "groups"].map(|key| (key, &value[key]));
     let place = places.into_iter().find(|(_, value)| !value.is_null());
@@ -468,42 +467,42 @@ fn yaml_task(
     task.roles = roles.and_then(|(key, value)| words(key, value).ok());
     task.on = match place {
         _ if task.kind == Type::Stage => None,
-        Some((key, value)) => Some(faults.take(computable(key, value, words))),
+        Some((key, value)) => Some(problems.take(computable(key, value, words))),
         // The group is the role of its name.
         None if task.kind == Type::Group => Some(List::Given(vec![task.id.clone()])),
         None => Some(List::default()),
     };
-    task.strategy = faults.take(strategy(&value["parameters"]["strategy"]));
+    task.strategy = problems.take(strategy(&value["parameters"]["strategy"]));
     task.parameters.shift_remove("strategy");
-    task.test_pre = faults.take(text("test_pre.cmd", &value["test_pre"]["cmd"]));
-    task.test_post = faults.take(text("test_post.cmd", &value["test_post"]["cmd"]));
-    task.stage = faults.take(value["stage"].as_str().map(stage).transpose());
-    read_whole(task, faults, map, TASK_KEYS, diagnostics)
+    task.test_pre = problems.take(text("test_pre.cmd", &value["test_pre"]["cmd"]));
+    task.test_post = problems.take(text("test_post.cmd", &value["test_post"]["cmd"]));
+    task.stage = problems.take(value["stage"].as_str().map(stage).transpose());
+    read_whole(task, problems, map, TASK_KEYS, diagnostics)
 }
 
 fn read_whole(
     task: Task,
-    faults: Faults,
+    problems: TaskProblems,
     map: &Map<String, Value>,
     known: &[&str],
     diagnostics: &mut Vec<TaskDiagnostic>,
-) -> Result<Task, Faults> {
-    let mut faults = faults;
+) -> Result<Task, TaskProblems> {
+    let mut problems = problems;
     for word in
         task.on.iter().flat_map(List::given).filter(|word| *word != "*" && !is_pattern(word))
     {
         if let Err(error) = word.parse::<hoist_model::Role>() {
-            faults.0.push(error.to_string());
+            problems.0.push(error.to_string());
         }
     }
-    if !faults.0.is_empty() {
-        return Err(faults);
+    if !problems.0.is_empty() {
+        return Err(problems);
     }
     tell_unknown(map, known, &task, diagnostics);
     Ok(task)
 }
 
-fn common(value: &Value, file: String, faults: &mut Faults) -> Task {
+fn common(value: &Value, file: String, problems: &mut TaskProblems) -> Task {
     let id = text("id", &value["id"]).and_then(|id| id.ok_or_else(|| "it has no `id`".to_owned()));
     let kind = value["type"].as_str().ok_or_else(|| "it has no `type`".to_owned());
     let cross = |one: &str, other: &str| {
@@ -516,23 +515,23 @@ fn common(value: &Value, file: String, faults: &mut Faults) -> Task {
         _ => Err("`parameters` is no map".to_owned()),
     };
     Task {
-        id: faults.take(id),
-        kind: Type::parse(faults.take(kind)),
-        version: faults.take(version(&value["version"])),
+        id: problems.take(id),
+        kind: Type::parse(problems.take(kind)),
+        version: problems.take(version(&value["version"])),
         on: None,
-        requires: faults.take(computable("requires", &value["requires"], words)),
-        required_for: faults.take(computable("required_for", &value["required_for"], words)),
-        cross_depends: faults.take(cross("cross-depends", "cross_depends")),
-        cross_depended_by: faults.take(cross("cross-depended-by", "cross_depended_by")),
-        condition: faults.take(condition(&value["condition"])),
+        requires: problems.take(computable("requires", &value["requires"], words)),
+        required_for: problems.take(computable("required_for", &value["required_for"], words)),
+        cross_depends: problems.take(cross("cross-depends", "cross_depends")),
+        cross_depended_by: problems.take(cross("cross-depended-by", "cross_depended_by")),
+        condition: problems.take(condition(&value["condition"])),
         strategy: None,
-        parameters: faults.take(parameters),
+        parameters: problems.take(parameters),
         test_pre: None,
         test_post: None,
-        refresh_on: faults.take(words("refresh_on", &value["refresh_on"])),
-        reexecute_on: faults.take(words("reexecute_on", &value["reexecute_on"])),
-        fault_tolerance: faults.take(tolerance(&value["fault_tolerance"])),
-        tasks: faults.take(words("tasks", &value["tasks"])),
+        refresh_on: problems.take(words("refresh_on", &value["refresh_on"])),
+        reexecute_on: problems.take(words("reexecute_on", &value["reexecute_on"])),
+        fault_tolerance: problems.take(tolerance(&value["fault_tolerance"])),
+        tasks: problems.take(words("tasks", &value["tasks"])),
         fail_on_error: value["fail_on_error"] != false,
         stage: None,
         file,
@@ -588,12 +587,7 @@ fn tell_unknown(
     for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
         let hint =
             nearest(key, known.iter().copied()).map(|close| format!("did you mean `{close}`?"));
-        diagnostics.push(TaskDiagnostic::new(
-            "W-KEY",
-            task,
-            format!("Fuel does not look at `{key}`"),
-            hint,
-        ));
+        diagnostics.push(TaskDiagnostic::new("W-KEY", task, format!("Fuel ignores `{key}`"), hint));
     }
     let entries = ["cross-depends", "cross-depended-by", "cross_depends", "cross_depended_by"]
         .into_iter()
@@ -603,7 +597,7 @@ fn tell_unknown(
     for key in entries.flat_map(Map::keys).filter(|key| !DEPENDENCY_KEYS.contains(&key.as_str())) {
         let hint = nearest(key, DEPENDENCY_KEYS.iter().copied());
         let hint = hint.map(|close| format!("did you mean `{close}`?"));
-        let message = format!("Fuel does not look at `{key}` of a dependency");
+        let message = format!("Fuel ignores `{key}` of a dependency");
         diagnostics.push(TaskDiagnostic::new("W-KEY", task, message, hint));
     }
 }

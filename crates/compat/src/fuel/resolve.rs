@@ -52,7 +52,7 @@ pub(super) struct Resolver<'a> {
 
 impl Resolver<'_> {
     pub(super) fn resolve(&self, diagnostics: &mut Vec<TaskDiagnostic>) -> Vec<Resolution> {
-        let places: Vec<Places> = self.tasks.iter().map(|task| self.places(task)).collect();
+        let places: Vec<Positions> = self.tasks.iter().map(|task| self.places(task)).collect();
         let mut patterns = HashMap::new();
         let mut all = Vec::new();
         for (at, task) in self.tasks.iter().enumerate() {
@@ -118,11 +118,11 @@ impl Resolver<'_> {
 
     /// Where a task is if one node has every role: as the first of them all, as a further one, on
     /// the deployment server, or on no node.
-    fn places(&self, task: &Task) -> Places {
+    fn places(&self, task: &Task) -> Positions {
         if task.kind == Type::Stage {
-            return Places { is_stage: true, ..Places::default() };
+            return Positions { is_stage: true, ..Positions::default() };
         }
-        let mut places = Places::default();
+        let mut places = Positions::default();
         places.add(task, self.names);
         for group in self.tasks.iter().filter(|group| group.kind == Type::Group) {
             if group.tasks.contains(&task.id) {
@@ -135,14 +135,14 @@ impl Resolver<'_> {
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a place of its own")]
 #[derive(Debug, Clone, Copy, Default)]
-struct Places {
+struct Positions {
     is_stage: bool,
     first: bool,
     further: bool,
     master: bool,
 }
 
-impl Places {
+impl Positions {
     fn add(&mut self, task: &Task, names: &Names) {
         match &task.on {
             Some(List::Given(words)) => self.add_words(words, names),
@@ -243,7 +243,7 @@ fn computed<T: Clone>(
 
 struct Marker<'a, 'b> {
     resolver: &'a Resolver<'a>,
-    places: &'a [Places],
+    places: &'a [Positions],
     at: usize,
     diagnostics: &'b mut Vec<TaskDiagnostic>,
     patterns: &'b mut HashMap<String, Option<Regex>>,
@@ -288,7 +288,7 @@ impl Marker<'_, '_> {
                 Where::All => self.dead(&to.name, key, place, |other| other.first || other.further),
                 Where::Null => self.dead(&to.name, key, place, |other| other.is_stage),
                 Where::Names(names) => {
-                    let mut there = Places::default();
+                    let mut there = Positions::default();
                     there.add_words(names, self.resolver.names);
                     self.dead(&to.name, key, place, |other| there.meets(other))
                 }
@@ -315,7 +315,7 @@ impl Marker<'_, '_> {
         match role {
             Where::All => own.first || own.further,
             Where::Names(names) => {
-                let mut there = Places::default();
+                let mut there = Positions::default();
                 there.add_words(names, self.resolver.names);
                 there.meets(own)
             }
@@ -339,7 +339,7 @@ impl Marker<'_, '_> {
         name: &str,
         key: &str,
         place: Option<&Where>,
-        binds: impl Fn(Places) -> bool,
+        binds: impl Fn(Positions) -> bool,
     ) -> Option<Dead> {
         self.tell_pattern(name, key);
         let named = self.named(name);
@@ -357,7 +357,7 @@ impl Marker<'_, '_> {
         let (code, dead, message, hint) = if named.is_empty() {
             let close = nearest(name, tasks.iter().map(|task| task.id.as_str()));
             let hint = close.map(|close| format!("did you mean `{close}`?"));
-            ("W-REF", Dead::Undefined, format!("`{key}: {name}`, but there is no such task"), hint)
+            ("W-REF", Dead::Undefined, format!("`{key}: {name}`: task not found"), hint)
         } else if others.is_empty() {
             let message = format!("`{key}: {name}` names no task that runs");
             ("W-NEVER", Dead::Group, message, None)
@@ -369,7 +369,8 @@ impl Marker<'_, '_> {
                 if key == "cross-depends" { "write `requires`" } else { "write `required_for`" };
             ("W-NEVER", Dead::StageOnNode, message, Some(hint.to_owned()))
         } else {
-            let there = others.iter().fold(Places::default(), |all, at| all.or(self.places[*at]));
+            let there =
+                others.iter().fold(Positions::default(), |all, at| all.or(self.places[*at]));
             let message = format!(
                 "`{key}: {name}` can never bind: {}, and `{name}` is {}",
                 self.looked_for(place),

@@ -51,7 +51,7 @@ pub(super) enum Dialect {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Token {
+enum Lexeme {
     Word(String),
     Variable(String),
     Number(String),
@@ -59,7 +59,7 @@ enum Token {
     Mark(&'static str),
 }
 
-/// The first fault of an expression.
+/// The first error of an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SyntaxError {
     #[error("a second expression follows: {0}")]
@@ -96,7 +96,7 @@ pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Expr, SyntaxError> {
     }
 }
 
-fn tokens(text: &str, dialect: Dialect) -> Result<Vec<Token>, SyntaxError> {
+fn tokens(text: &str, dialect: Dialect) -> Result<Vec<Lexeme>, SyntaxError> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
@@ -105,16 +105,16 @@ fn tokens(text: &str, dialect: Dialect) -> Result<Vec<Token>, SyntaxError> {
             quoted(rest, first)?
         } else if let Some(after) = rest.strip_prefix('$') {
             let (word, after) = run(after, is_word);
-            (Token::Variable(word.to_owned()), after)
+            (Lexeme::Variable(word.to_owned()), after)
         } else if first.is_ascii_digit() {
             let (number, after) = run(rest, |c| c.is_ascii_digit() || c == '.');
-            (Token::Number(number.to_owned()), after)
+            (Lexeme::Number(number.to_owned()), after)
         } else if is_word(first) {
             let in_word = |c| is_word(c) || dialect == Dialect::Old && matches!(c, ':' | '.' | '-');
             let (word, after) = run(rest, in_word);
-            (Token::Word(word.to_owned()), after)
+            (Lexeme::Word(word.to_owned()), after)
         } else if let Some(mark) = MARKS.iter().find(|mark| rest.starts_with(**mark)) {
-            (Token::Mark(mark), &rest[mark.len()..])
+            (Lexeme::Mark(mark), &rest[mark.len()..])
         } else {
             return Err(SyntaxError::UnknownCharacter(first));
         };
@@ -132,12 +132,12 @@ fn run(text: &str, is_part: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !is_part(c)).unwrap_or(text.len()))
 }
 
-fn quoted(text: &str, quote: char) -> Result<(Token, &str), SyntaxError> {
+fn quoted(text: &str, quote: char) -> Result<(Lexeme, &str), SyntaxError> {
     let mut inner = String::new();
     let mut characters = text.char_indices().skip(1);
     while let Some((at, c)) = characters.next() {
         match c {
-            c if c == quote => return Ok((Token::Text(inner), &text[at + c.len_utf8()..])),
+            c if c == quote => return Ok((Lexeme::Text(inner), &text[at + c.len_utf8()..])),
             '\\' => match characters.next() {
                 Some((_, next)) if next == quote || next == '\\' => inner.push(next),
                 Some((_, next)) => inner.extend(['\\', next]),
@@ -150,7 +150,7 @@ fn quoted(text: &str, quote: char) -> Result<(Token, &str), SyntaxError> {
 }
 
 struct Parser<'a> {
-    tokens: &'a [Token],
+    tokens: &'a [Lexeme],
     at: usize,
     depth: usize,
 }
@@ -159,13 +159,13 @@ type ParseResult = Result<Expr, SyntaxError>;
 
 impl Parser<'_> {
     fn eat(&mut self, mark: &str) -> bool {
-        let found = matches!(self.tokens.get(self.at), Some(Token::Mark(m)) if *m == mark);
+        let found = matches!(self.tokens.get(self.at), Some(Lexeme::Mark(m)) if *m == mark);
         self.at += usize::from(found);
         found
     }
 
     fn eat_word(&mut self, word: &str) -> bool {
-        let found = matches!(self.tokens.get(self.at), Some(Token::Word(w)) if w == word);
+        let found = matches!(self.tokens.get(self.at), Some(Lexeme::Word(w)) if w == word);
         self.at += usize::from(found);
         found
     }
@@ -253,7 +253,7 @@ impl Parser<'_> {
     fn postfix(&mut self) -> ParseResult {
         let mut expr = self.primary()?;
         while self.eat(".") {
-            let Some(Token::Word(name)) = self.tokens.get(self.at).cloned() else {
+            let Some(Lexeme::Word(name)) = self.tokens.get(self.at).cloned() else {
                 return Err(SyntaxError::MissingName);
             };
             self.at += 1;
@@ -271,11 +271,11 @@ impl Parser<'_> {
         let token = self.tokens.get(self.at).cloned().ok_or(SyntaxError::Truncated)?;
         self.at += 1;
         Ok(match token {
-            Token::Text(text) => Expr::Text(text),
-            Token::Number(number) => Expr::Number(number),
-            Token::Variable(name) if name.is_empty() => Expr::Root,
-            Token::Variable(name) => Expr::Name(name),
-            Token::Word(word) => match word.as_str() {
+            Lexeme::Text(text) => Expr::Text(text),
+            Lexeme::Number(number) => Expr::Number(number),
+            Lexeme::Variable(name) if name.is_empty() => Expr::Root,
+            Lexeme::Variable(name) => Expr::Name(name),
+            Lexeme::Word(word) => match word.as_str() {
                 "true" => Expr::Bool(true),
                 "false" => Expr::Bool(false),
                 "null" => Expr::Null,
@@ -284,20 +284,20 @@ impl Parser<'_> {
                 }
                 _ => old_path(&word),
             },
-            Token::Mark("(") => {
+            Lexeme::Mark("(") => {
                 let inner = self.pair()?;
                 self.need(")")?;
                 inner
             }
-            Token::Mark("[") => Expr::List(self.items("]")?),
-            Token::Mark("{") => {
+            Lexeme::Mark("[") => Expr::List(self.items("]")?),
+            Lexeme::Mark("{") => {
                 let pairs = self.items("}")?.into_iter().map(|item| match item {
                     Expr::Pair(key, value) => Ok((*key, *value)),
                     _ => Err(SyntaxError::NotAPair),
                 });
                 Expr::Map(pairs.collect::<Result<_, _>>()?)
             }
-            Token::Mark(mark) => return Err(SyntaxError::Misplaced(mark)),
+            Lexeme::Mark(mark) => return Err(SyntaxError::Misplaced(mark)),
         })
     }
 

@@ -9,7 +9,7 @@ use hoist_deploy::diagnostic::SourceDiagnostic;
 use hoist_deploy::layer::{Book, Layer, merge};
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
-use hoist_deploy::target::{Node, Site};
+use hoist_deploy::target::{TargetNode, TargetSite};
 use hoist_engine::plan::{Kind, Rule, StepId};
 use hoist_model::node::Lifecycle;
 use hoist_model::{NodeId, NodeSpec};
@@ -38,9 +38,9 @@ fn told(found: &[SourceDiagnostic], sources: &Sources) -> String {
     found.iter().map(|one| one.draw(sources, false)).collect::<Vec<_>>().join("\n")
 }
 
-fn node(at: usize, role: &str) -> Node {
+fn node(at: usize, role: &str) -> TargetNode {
     let spec: NodeSpec = serde_json::from_value(json!({"nid": at, "role": role})).expect("a node");
-    Node {
+    TargetNode {
         id: NodeId::mint(0, at as u128),
         name: format!("node{at}").parse().expect("a name"),
         spec,
@@ -50,11 +50,11 @@ fn node(at: usize, role: &str) -> Node {
 }
 
 /// The deployment server is the last, so that it is first in nothing.
-fn site(layout: Layout) -> Site {
+fn site(layout: Layout) -> TargetSite {
     let roles = layout.iter().flat_map(|(role, count)| std::iter::repeat_n(*role, *count));
     let nodes = roles.enumerate().map(|(at, role)| node(at + 2, role)).collect::<Vec<_>>();
     let master = node(nodes.len() + 2, "master");
-    Site { nodes: nodes.into_iter().chain([master]).collect(), ..Site::default() }
+    TargetSite { nodes: nodes.into_iter().chain([master]).collect(), ..TargetSite::default() }
 }
 
 fn compiled(graph: &str, layout: Layout) -> CompiledPlan {
@@ -217,7 +217,7 @@ fn imported_first_generation_passes_lint_and_compiles() {
         files.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let text = crate::generations::imported(&files, &Options::default()).text;
     assert_eq!(lint_errors(&text, &compile::Options::default()), Vec::<String>::new(), "{text}");
-    let mut nodes: Vec<Node> =
+    let mut nodes: Vec<TargetNode> =
         ["controller", "controller", "compute", "compute", "compute", "storage", "last"]
             .into_iter()
             .enumerate()
@@ -226,7 +226,7 @@ fn imported_first_generation_passes_lint_and_compiles() {
     // One node has two roles.
     nodes[5].spec = serde_json::from_value(json!({"nid": 6, "groups": ["storage", "compute"]}))
         .expect("a node");
-    let site = Site { nodes, ..Site::default() };
+    let site = TargetSite { nodes, ..TargetSite::default() };
     let sources = Sources::default();
     let plan = compile(&read(&text), &site, &compile::Options::default())
         .unwrap_or_else(|found| panic!("{}", told(&found, &sources)));

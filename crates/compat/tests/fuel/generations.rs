@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use hoist_compat::fuel::read::{self, MAX_ENTRIES, MAX_FILE, MAX_NAME, MAX_TASKS, ReadErrors};
+use hoist_compat::fuel::read::{self, CorpusError, MAX_ENTRIES, MAX_FILE, MAX_NAME, MAX_TASKS};
 use hoist_compat::fuel::{Conditions, Import, Options, import};
 use serde_json::{Value, json};
 
-fn tree(files: &[(&str, &str)]) -> Result<hoist_compat::fuel::task::Corpus, ReadErrors> {
+fn tree(files: &[(&str, &str)]) -> Result<hoist_compat::fuel::task::Corpus, CorpusError> {
     read::tree(files.iter().map(|(path, text)| (*path, read::is_read(path).then_some(*text))))
 }
 
@@ -155,8 +155,8 @@ fn second_generation_depends_across_nodes() {
     assert_eq!(
         keys,
         [
-            "W-KEY a/tasks.yaml:3: db: Fuel does not look at `strategy`; did you mean `stage`?",
-            "W-KEY a/tasks.yaml:17: api: Fuel does not look at `cross-depend`; did you mean \
+            "W-KEY a/tasks.yaml:3: db: Fuel ignores `strategy`; did you mean `stage`?",
+            "W-KEY a/tasks.yaml:17: api: Fuel ignores `cross-depend`; did you mean \
              `cross-depends`?",
         ]
     );
@@ -539,7 +539,7 @@ fn faults_of_a_tree_are_reported_together() {
         ("c/tasks.yaml", "[{id: two, type: skipped}, {id: two, type: skipped}]"),
         ("node_roles.yaml", "{web: {tags: {a: b}}}"),
     ];
-    let errors = tree(&files).expect_err("faults");
+    let errors = tree(&files).expect_err("it has problems");
     assert_eq!(
         errors.to_string().lines().collect::<Vec<_>>(),
         [

@@ -52,12 +52,12 @@ fn unknown_task_names_are_reported_with_a_suggestion() {
     assert_eq!(
         undefined("provision"),
         ["W-REF graphs/provision/tasks.yaml: node_reboot: `required_for: \
-             set_status_provisioned`, but there is no such task"]
+             set_status_provisioned`: task not found"]
     );
     assert_eq!(
         undefined("net-verification"),
         ["W-REF graphs/net-verification/tasks.yaml: v_upload_cluster_configuration: \
-             `required_for: copy_cluster_configuration`, but there is no such task; did you mean \
+             `required_for: copy_cluster_configuration`: task not found; did you mean \
              `v_copy_cluster_configuration`?"]
     );
 }

@@ -19,12 +19,12 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use self::grub::{BOOT_CODE, Note, SECTOR};
-use super::{Causes, HeldDisks, chain, failed, faults, origin, task, wrong};
+use super::{Causes, HeldDisks, chain, diagnostics, failed, origin, task, wrong};
 use crate::GuardedIo;
 use crate::efivars::Efivars;
-use crate::fat::{FatError, Volume};
+use crate::fat::{self, FatError, Volume};
 use crate::images::source::Fetch;
-use crate::images::{SourceError, Trust};
+use crate::images::{Notices, SourceError, Trust};
 
 /// The reason why a file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,7 @@ enum PutError {
 pub struct Boot {
     pub held: Arc<HeldDisks>,
     pub trust: Trust,
+    pub notices: Notices,
     pub efivars: Efivars,
     pub causes: Arc<Causes>,
 }
@@ -68,11 +69,12 @@ impl Boot {
 
     /// Writes a file. After a failure the file does not exist, so it is never partial.
     fn put(&self, io: &GuardedIo, put: &Put<'_>, ctx: &Ctx<'_>) -> Result<(), Failure> {
+        fat::repair(io, put.range).map_err(|error| failed(&error))?;
         let volume = Volume::open(io, put.range.clone()).map_err(|error| failed(&error))?;
         let outcome = match put.source {
             Source::Text(text) => volume.put_bytes(put.path, text.as_bytes()).map_err(Into::into),
             Source::Fetched(file) => {
-                let origin = origin(&file.sources, None, &self.trust, ctx)?;
+                let origin = origin(&file.sources, None, (&self.trust, &self.notices), ctx)?;
                 let begun = Fetch::begin(&origin, 0).map_err(PutError::from);
                 begun.and_then(|fetch| fetched(&volume, put.path, fetch, file.digest))
             }
@@ -90,7 +92,7 @@ impl Boot {
     }
 
     fn fetch(&self, file: &RemoteFile, most: u64, ctx: &Ctx<'_>) -> Result<Vec<u8>, Failure> {
-        let origin = origin(&file.sources, None, &self.trust, ctx)?;
+        let origin = origin(&file.sources, None, (&self.trust, &self.notices), ctx)?;
         let bytes = origin.read_all(most).map_err(|error| self.failed(file, &error.into()))?;
         let is = Digest::of(&bytes);
         if is == file.digest {
@@ -196,7 +198,7 @@ impl Action for Boot {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        faults::<Task>(input)
+        diagnostics::<Task>(input)
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
@@ -239,11 +241,12 @@ impl Action for Boot {
                     wrong("the firmware variables are no longer available".to_owned())
                 })?;
                 let has_order = now.order == changes.order;
-                let has_entry = changes.set.as_ref().is_none_or(|(number, entry)| {
+                let has_entry = changes.entries().all(|(number, entry)| {
                     now.entries.get(number) == Some(&entry.option().encode())
                 });
-                let is_it = has_order && has_entry;
-                (!is_it).then(|| "the firmware did not keep what it was told".to_owned())
+                let is_removed = |number: &u16| !now.entries.contains_key(number);
+                let is_it = has_order && has_entry && changes.remove.iter().all(is_removed);
+                (!is_it).then(|| "the firmware did not store the boot entries".to_owned())
             }
         };
         Ok(reason.map_or(Verdict::Holds, Verdict::fails))

@@ -11,7 +11,7 @@ use hoist_provision::steps::config_drive::{LABEL, NAME, Task};
 use hoist_provision::volume::Contents;
 use serde_json::Value;
 
-use super::{HeldDisks, failed, faults, task, wrong};
+use super::{HeldDisks, diagnostics, failed, task, wrong};
 use crate::fat::{self, FatError, Volume};
 
 /// The action.
@@ -60,7 +60,7 @@ impl Action for ConfigDrive {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        faults::<Task>(input)
+        diagnostics::<Task>(input)
     }
 
     fn apply(&self, step: &Step, _: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {

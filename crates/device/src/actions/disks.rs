@@ -21,11 +21,12 @@ use hoist_provision::read_at::ReadAt as _;
 use hoist_provision::steps::disks::{NAME, NewFileSystem, Task, metadata_area};
 use hoist_provision::steps::grow::FileSystemGrowth;
 use hoist_provision::steps::images::Receipt;
-use hoist_provision::steps::{Place, stack};
+use hoist_provision::steps::{FsLocation, stack};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{HeldDisks, failed, faults, grow, task, wrong};
+use super::last_lines::LastLines;
+use super::{HeldDisks, diagnostics, failed, grow, task, wrong};
 use crate::{GuardedIo, fat, kernel, metadata_area, signature, table};
 
 /// Directories to search for programs, independent of the `PATH` of the caller.
@@ -43,19 +44,19 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
 /// partitions and the ranges to wipe. The marker is written last; a run that finds the marker
 /// resumes after this point.
 pub fn open(io: &GuardedIo, opening: &DiskOpening<'_>, marker: &Marker) -> Result<(), Failure> {
-    let gap = metadata_area(opening.kept).map_err(|error| failed(&error))?;
+    let area = metadata_area(opening.kept).map_err(|error| failed(&error))?;
     let kept: Vec<Partition> = opening.kept.iter().map(Partition::from).collect();
     let geometry = Geometry { size: io.size(), sector: io.sector() };
     let table = Table::in_progress(opening.guid, marker.txn, &kept, &geometry);
     let table = table.with_ranges_to_destroy(opening.to_destroy);
     table::write_opening(&table, io).map_err(|error| failed(&error))?;
     // Signatures of an old system may lie between the table and the metadata area.
-    io.zero(geometry.usable().start..gap.range().start).map_err(|error| failed(&error))?;
+    io.zero(geometry.usable().start..area.range().start).map_err(|error| failed(&error))?;
     if opening.clears_metadata {
-        metadata_area::clear_records(&gap, io).map_err(|error| failed(&error))?;
+        metadata_area::clear_records(&area, io).map_err(|error| failed(&error))?;
     }
     io.sync().map_err(|error| failed(&error))?;
-    metadata_area::write_marker(marker, io, &gap).map_err(|error| failed(&error))
+    metadata_area::write_marker(marker, io, &area).map_err(|error| failed(&error))
 }
 
 /// How a disk is opened.
@@ -95,7 +96,12 @@ impl Disks {
             .ok_or_else(|| wrong(format!("disk `{disk}` was not opened by this run")))
     }
 
-    fn make(&self, place: &Place, fs: &NewFileSystem, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
+    fn make(
+        &self,
+        place: &FsLocation,
+        fs: &NewFileSystem,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<(), Failure> {
         if fs.kind == FsKind::Vfat {
             let (io, range) = self.held.bytes(place)?;
             let made = fat::make(&io, &range, fs.label.as_deref(), fs.serial());
@@ -107,7 +113,7 @@ impl Disks {
     /// Returns the size of the file system after growing.
     fn grow(
         &self,
-        place: &Place,
+        place: &FsLocation,
         fs: &FileSystemGrowth,
         ctx: &mut Ctx<'_>,
     ) -> Result<u64, Failure> {
@@ -119,11 +125,11 @@ impl Disks {
 
     fn close(&self, disk: &Id, plan: &TablePlan) -> Result<(), Failure> {
         let io = self.held.io(disk)?;
-        let gap = metadata_area(&plan.partitions).map_err(|error| failed(&error))?;
+        let area = metadata_area(&plan.partitions).map_err(|error| failed(&error))?;
         let table = Table::from(plan);
         table::write_closing(&table, &io).map_err(|error| failed(&error))?;
         let marker = Marker { is_complete: true, ..self.marker(disk)?.clone() };
-        metadata_area::write_marker(&marker, &io, &gap).map_err(|error| failed(&error))?;
+        metadata_area::write_marker(&marker, &io, &area).map_err(|error| failed(&error))?;
         kernel::set_partitions(io.path(), &table.partitions).map_err(|error| failed(&error))?;
         Ok(())
     }
@@ -144,13 +150,13 @@ impl Disks {
                 found(&io)?.facts().map_or(Vec::new(), |facts| known(&facts.partitions))
             }
         };
-        let gap = metadata_area(&[]).map_err(|error| failed(&error))?;
+        let area = metadata_area(&[]).map_err(|error| failed(&error))?;
         // Bytes of the image in the metadata area must stay.
-        if metadata_area::read_marker(&*io, &gap).map_err(|error| failed(&error))?.as_ref()
+        if metadata_area::read_marker(&*io, &area).map_err(|error| failed(&error))?.as_ref()
             == Some(marker)
         {
             let marker = Marker { is_complete: true, ..marker.clone() };
-            metadata_area::write_marker(&marker, &io, &gap).map_err(|error| failed(&error))?;
+            metadata_area::write_marker(&marker, &io, &area).map_err(|error| failed(&error))?;
         }
         kernel::set_partitions(io.path(), &partitions).map_err(|error| failed(&error))?;
         Ok(())
@@ -193,13 +199,14 @@ pub(super) fn call(
     let mut command = Command::new(path);
     command.args(words).arg(node).env_clear().env("PATH", SYSTEM_PATH).env("LC_ALL", "C");
     command.envs(ctx.programs.marks(ctx.attempt));
-    let ran = process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output);
+    let mut lines = LastLines::of(ctx.output);
+    let ran = process::run(&mut command, b"", ctx.deadline, ctx.cancel, &mut lines);
     let ran = ran.map_err(|error| failed(&error))?;
-    match ran.fault() {
+    match lines.explain(&ran) {
         Some(_) if ran.status.code().is_some_and(|code| good.contains(&code)) => Ok(()),
         None => Ok(()),
-        Some(fault) => {
-            let reason = format!("{tool} on `{}`: {fault}", node.display());
+        Some(failure) => {
+            let reason = format!("{tool} on `{}`: {failure}", node.display());
             Err(Failure { kind: FailureKind::Exit, reason })
         }
     }
@@ -229,7 +236,7 @@ impl Action for Disks {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        faults::<Task>(input)
+        diagnostics::<Task>(input)
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
@@ -244,7 +251,7 @@ impl Action for Disks {
             }
             Task::Make { place, fs } => {
                 self.make(&place, &fs, ctx)?;
-                if let Place::Device(_) = place {
+                if let FsLocation::Device(_) = place {
                     return Ok(ApplyOutcome { changed: true, receipt: receipt(fs.id, print) });
                 }
             }

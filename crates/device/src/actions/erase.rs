@@ -14,15 +14,15 @@ use hoist_provision::document::Id;
 use hoist_provision::facts::{EraseCommand, SignaturePlace};
 use hoist_provision::partition_table::FIRST_PARTITION;
 use hoist_provision::read_at::ReadAt as _;
-use hoist_provision::steps::erase::{Evidence, Method, NAME, Report, Task, Verdict};
+use hoist_provision::steps::erase::{EraseReport, Evidence, Method, NAME, Task, Verdict};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use super::images::ProgressStore;
-use super::{HeldDisks, failed, faults, task, wrong};
+use super::{HeldDisks, diagnostics, failed, task, wrong};
 use crate::buffer::{Buffer, CHUNK};
 use crate::images::Progress;
-use crate::{GuardedIo, kernel, nvme, signature};
+use crate::{GuardedIo, kernel, nvme, signature, table};
 
 /// Interval between two progress reports.
 const OFTEN: Duration = Duration::from_millis(500);
@@ -30,7 +30,7 @@ const OFTEN: Duration = Duration::from_millis(500);
 /// Receives the progress and the report of an erasure.
 pub trait Listener: Send + Sync {
     fn progress(&self, disk: &Id, progress: Progress);
-    fn erased(&self, report: &Report);
+    fn erased(&self, report: &EraseReport);
 }
 
 /// The action.
@@ -63,6 +63,10 @@ impl Erase {
         if let Some(left) = self.left(task, io)? {
             return Err(wrong(left));
         }
+        if let Method::Command(_) = task.method {
+            // The disk may return any bytes now. With blank ends it counts as empty.
+            signature::wipe(io, task.range.clone()).map_err(|error| failed(&error))?;
+        }
         let samples = if task.method == Method::Signatures { 0 } else { evidence::SAMPLES };
         let held = self.before().get(&task.disk).map(|before| evidence::held(before));
         Ok(Evidence { samples, sample: evidence::SAMPLE as u64, held, says })
@@ -76,14 +80,18 @@ impl Erase {
             method => self.make_zero(task, io, behind, method, ctx)?,
         }
         if start < FIRST_PARTITION {
-            // The in-progress table and the journal are erased last.
+            // The metadata area is erased before the in-progress table, which names the run.
             self.progress_store.leave(&task.disk);
-            let first = start..FIRST_PARTITION.min(end);
-            match task.method {
-                Method::Overwrite => overwrite(io, first).map_err(|error| failed(&error))?,
-                _ => io.zero(first).map_err(|error| failed(&error))?,
+            let [header, entries] = table::clearing_order(io);
+            for piece in [entries.end..FIRST_PARTITION, header, entries] {
+                let piece = piece.start.max(start)..piece.end.min(end);
+                let cleared = match task.method {
+                    _ if piece.is_empty() => Ok(()),
+                    Method::Overwrite => overwrite(io, piece),
+                    _ => io.zero(piece),
+                };
+                cleared.and_then(|()| io.sync()).map_err(|error| failed(&error))?;
             }
-            io.sync().map_err(|error| failed(&error))?;
             kernel::set_partitions(io.path(), &[]).map_err(|error| failed(&error))?;
         }
         Ok(())
@@ -229,7 +237,7 @@ impl Action for Erase {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        faults::<Task>(input)
+        diagnostics::<Task>(input)
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
@@ -244,7 +252,8 @@ impl Action for Erase {
         };
         let evidence = outcome.as_ref().cloned().unwrap_or_default();
         let ended = now();
-        let report = Report { disk, who, method, range, started, ended, verdict, evidence, reason };
+        let report =
+            EraseReport { disk, who, method, range, started, ended, verdict, evidence, reason };
         self.listener.erased(&report);
         outcome?;
         let receipt = serde_json::to_value(report).expect("a plain value");

@@ -16,8 +16,8 @@ use hoist_provision::volume::StoredFile;
 use serde_json::Value;
 
 use self::private_mount::{PrivateMount, Rights};
-use super::{HeldDisks, failed, faults, task, wrong};
-use crate::fat::{FatError, Volume};
+use super::{HeldDisks, diagnostics, failed, task, wrong};
+use crate::fat::{self, FatError, Volume};
 
 /// Whether files can be written to this kind of file system. FAT needs no kernel support. For the
 /// others, the kernel's answer counts.
@@ -69,13 +69,14 @@ impl Files {
         let contents = contents?;
         if task.kind == FsKind::Vfat {
             let (io, range) = self.held.bytes(&task.place)?;
-            let fat = |error: FatError| failed(&error);
-            let volume = Volume::open(&*io, range).map_err(fat)?;
+            let failed = |error: FatError| failed(&error);
+            fat::repair(&io, &range).map_err(failed)?;
+            let volume = Volume::open(&*io, range).map_err(failed)?;
             for (file, bytes) in &contents {
-                volume.put_bytes(&file.path, bytes).map_err(fat)?;
+                volume.put_bytes(&file.path, bytes).map_err(failed)?;
             }
-            volume.finish().map_err(fat)?;
-            return io.sync().map_err(|error| failed(&error));
+            volume.finish().map_err(failed)?;
+            return io.sync().map_err(|error| self::failed(&error));
         }
         self.mounted(task, false, |mounted| {
             for (file, bytes) in &contents {
@@ -137,7 +138,7 @@ impl Action for Files {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        faults::<Task>(input)
+        diagnostics::<Task>(input)
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {

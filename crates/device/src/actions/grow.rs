@@ -50,8 +50,8 @@ pub(super) fn size_of(
     let four = |at: usize| [block[at], block[at + 1], block[at + 2], block[at + 3]];
     let number = |at: usize| u64::from(u32::from_le_bytes(four(at)));
     let eight = |at: usize| {
-        let (low, high) =
-            (u64::from(u32::from_be_bytes(four(at))), u32::from_be_bytes(four(at + 4)));
+        let low = u64::from(u32::from_be_bytes(four(at)));
+        let high = u32::from_be_bytes(four(at + 4));
         low << 32 | u64::from(high)
     };
     Ok(match kind {

@@ -12,7 +12,7 @@ use hoist_provision::document::Id;
 use hoist_provision::layout::{DiskPlan, PartitionPlan, TablePlan};
 use hoist_provision::partition_table::Partition;
 use hoist_provision::read_at::ReadAt as _;
-use hoist_provision::steps::Place;
+use hoist_provision::steps::FsLocation;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::stack::RunStacks;
@@ -138,12 +138,15 @@ impl HeldDisks {
     }
 
     /// The device and the range of a place.
-    pub(super) fn bytes(&self, place: &Place) -> Result<(Arc<GuardedIo>, Range<u64>), Failure> {
+    pub(super) fn bytes(
+        &self,
+        place: &FsLocation,
+    ) -> Result<(Arc<GuardedIo>, Range<u64>), Failure> {
         match place {
-            Place::Partition { disk, table, partition } => {
+            FsLocation::Partition { disk, table, partition } => {
                 Ok((self.io(disk)?, part_of(table, partition)?.range()))
             }
-            Place::Device(id) => {
+            FsLocation::Device(id) => {
                 let io = self.io(id)?;
                 let all = 0..io.size();
                 Ok((io, all))
@@ -154,14 +157,14 @@ impl HeldDisks {
     /// Lends the device of a partition or a stack to `work`.
     pub(super) fn lend_place<T>(
         &self,
-        place: &Place,
+        place: &FsLocation,
         work: impl FnOnce(&Path) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         match place {
-            Place::Partition { disk, table, partition } => {
+            FsLocation::Partition { disk, table, partition } => {
                 self.lend(disk, |path| work(&known_parts(path, table, partition)?))?
             }
-            Place::Device(id) => work(&self.assemble(id)?),
+            FsLocation::Device(id) => work(&self.assemble(id)?),
         }
     }
 

@@ -9,7 +9,7 @@ use hoist_engine::action::{
 };
 use hoist_engine::plan::Step;
 use hoist_provision::document::{Id, ImageFormat};
-use hoist_provision::image_table::{Place, judge};
+use hoist_provision::image_table::{AreaOwner, ImageTableError, judge};
 use hoist_provision::manifest::Manifest;
 use hoist_provision::metadata_area::{MetadataArea, START};
 use hoist_provision::read_at::ReadAt;
@@ -17,9 +17,10 @@ use hoist_provision::steps::images::{NAME, Receipt, Task};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Causes, HeldDisks, failed, faults, origin, task, wrong};
+use super::{Causes, HeldDisks, diagnostics, failed, origin, task, wrong};
 use crate::images::{
-    self, ChunkedImage, MaskedDisk, Progress, Stream, Trust, Watch, first_difference,
+    self, ChunkedImage, MaskedDisk, Notices, Progress, ProgressError, Stream, Trust, Watch,
+    first_difference,
 };
 use crate::{GuardedIo, metadata_area};
 
@@ -30,7 +31,7 @@ pub trait Listener: Send + Sync {
 
 /// Stores the progress of an attempt, so that a later attempt resumes from there.
 pub trait ProgressStore: Send + Sync {
-    fn reached(&self, attempt: &str, bytes: u64) -> Result<(), String>;
+    fn reached(&self, attempt: &str, bytes: u64) -> Result<(), ProgressError>;
 
     /// The image now overwrites the disk that holds the records. Later records are kept elsewhere.
     fn leave(&self, disk: &Id);
@@ -47,6 +48,7 @@ pub struct Images {
     /// Bytes of each image that earlier attempts made durable.
     pub reached: BTreeMap<Id, u64>,
     pub trust: Trust,
+    pub notices: Notices,
     pub listener: Arc<dyn Listener>,
     pub progress_store: Arc<dyn ProgressStore>,
     pub causes: Arc<Causes>,
@@ -65,18 +67,18 @@ impl Watch for StepWatch<'_> {
         self.action.listener.progress(&self.task.image, progress);
     }
 
-    fn durable(&self, reached: u64) -> Result<(), String> {
+    fn durable(&self, reached: u64) -> Result<(), ProgressError> {
         self.action.progress_store.reached(self.attempt, reached)
     }
 
-    fn last(&self, first: &[u8]) -> Result<usize, String> {
+    fn last(&self, first: &[u8]) -> Result<usize, ImageTableError> {
         if !self.task.is_whole_disk() {
             return Ok(first.len());
         }
         let sector = u32::try_from(self.io.sector()).expect("it is small");
         match judge(self.io.size(), sector, first, self.task.table)? {
-            Place::Ours => Ok(usize::try_from(START).expect("it is small")),
-            Place::Images => {
+            AreaOwner::Ours => Ok(usize::try_from(START).expect("it is small")),
+            AreaOwner::Images => {
                 self.action.progress_store.leave(&self.task.disk);
                 Ok(first.len())
             }
@@ -118,13 +120,13 @@ impl Action for Images {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        faults::<Task>(input)
+        diagnostics::<Task>(input)
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {
         let task: Task = task(&step.call.input)?;
         let io = self.held.io(&task.disk)?;
-        let origin = origin(&task.sources, task.token.as_ref(), &self.trust, ctx)?;
+        let origin = origin(&task.sources, task.token.as_ref(), (&self.trust, &self.notices), ctx)?;
         let watch = StepWatch {
             action: self,
             task: &task,
@@ -138,8 +140,8 @@ impl Action for Images {
             let image = ChunkedImage { origin: &origin, manifest, reached, keep_every };
             images::write_chunks(&image, &io, task.range.clone(), &watch)
         } else {
-            let Task { compression, size, digest, .. } = task.clone();
-            let image = Stream { origin: &origin, compression, size, digest };
+            let Task { compression, size, digest, unpacked_digest, .. } = task;
+            let image = Stream { origin: &origin, compression, size, digest, unpacked_digest };
             match task.format {
                 ImageFormat::Raw => images::write(&image, &io, task.range.clone(), &watch),
                 ImageFormat::Qcow2 => images::write_qcow2(&image, &io, task.range.clone(), &watch),
@@ -166,11 +168,11 @@ impl Action for Images {
         let task: Task = task(&step.call.input)?;
         let Some(manifest) = self.manifest(&task)? else { return Ok(Verdict::Holds) };
         let io = self.held.io(&task.disk)?;
-        let gap = MetadataArea::before(None).expect("an empty disk has room");
-        let marker = metadata_area::read_marker(&*io, &gap).map_err(|error| failed(&error))?;
+        let area = MetadataArea::before(None).expect("an empty disk has room");
+        let marker = metadata_area::read_marker(&*io, &area).map_err(|error| failed(&error))?;
         let is_ours = marker.is_some_and(|marker| marker.txn == self.txn);
         let is_masked = task.is_whole_disk() && is_ours;
-        let disk = MaskedDisk { disk: &*io, gap: is_masked.then_some(gap) };
+        let disk = MaskedDisk { disk: &*io, area: is_masked.then_some(area) };
         let difference = first_difference(&disk, task.range.start, &manifest.chunks);
         Ok(match difference.map_err(|error| failed(&error))? {
             None => Verdict::Holds,

@@ -15,7 +15,7 @@ use hoist_provision::steps::plugin::{Receipt, Task};
 use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
 
-use super::{HeldDisks, failed, faults, task, wrong};
+use super::{HeldDisks, diagnostics, failed, task, wrong};
 use crate::kernel;
 
 /// Most bytes of a plug-in's receipt that are stored; the journal is small.
@@ -124,7 +124,7 @@ impl Action for OnDisks {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        faults::<Task>(input)
+        diagnostics::<Task>(input)
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<ApplyOutcome, Failure> {

@@ -12,11 +12,12 @@ use hoist_engine::record::FailureKind;
 use hoist_provision::document::{Bytes, Id, Secrets};
 use hoist_provision::facts::{Signature, SignatureKind, SignaturePlace};
 use hoist_provision::read_at::ReadAt as _;
-use hoist_provision::steps::stack::{Node, StackKind, Stacks, map_of, programs};
+use hoist_provision::steps::stack::{StackKind, StackNode, Stacks, map_of, programs};
 use zeroize::Zeroizing;
 
 use crate::actions::disks::{SYSTEM_PATH, find_tool};
 use crate::actions::held_disks::{HeldDisks, known_parts};
+use crate::actions::last_lines::LastLines;
 use crate::actions::{failed, wrong};
 use crate::holders::{self, Holder, Kind, holders_of};
 use crate::{Identity, ReadIo, signature};
@@ -66,7 +67,7 @@ impl HeldDisks {
         find(node, &devices)?.ok_or_else(lost)
     }
 
-    fn node(&self, id: &Id) -> Result<&Node, Failure> {
+    fn node(&self, id: &Id) -> Result<&StackNode, Failure> {
         self.stacks
             .stacks
             .node(id)
@@ -74,7 +75,7 @@ impl HeldDisks {
     }
 
     /// The devices below a node. For a logical volume, the devices of its group.
-    fn devices(&self, node: &Node) -> Result<Vec<PathBuf>, Failure> {
+    fn devices(&self, node: &StackNode) -> Result<Vec<PathBuf>, Failure> {
         let on = match node.what {
             StackKind::Lv { .. } => &self.node(&node.on[0])?.on,
             _ => &node.on,
@@ -82,7 +83,7 @@ impl HeldDisks {
         on.iter().map(|id| self.assemble(id)).collect()
     }
 
-    fn unseal(&self, node: &Node, key: &str, devices: &[PathBuf]) -> Result<(), Failure> {
+    fn unseal(&self, node: &StackNode, key: &str, devices: &[PathBuf]) -> Result<(), Failure> {
         self.stacks.load("dm_mod");
         self.stacks.load("dm_crypt");
         let key = Zeroizing::new(self.stacks.secrets.get(key)?);
@@ -93,7 +94,11 @@ impl HeldDisks {
 
     /// Creates a node and leaves it assembled. Remains of an earlier attempt of this run are
     /// removed.
-    pub(in crate::actions) fn make_node(&self, node: &Node, is_begun: bool) -> Result<(), Failure> {
+    pub(in crate::actions) fn make_node(
+        &self,
+        node: &StackNode,
+        is_begun: bool,
+    ) -> Result<(), Failure> {
         let devices = self.devices(node)?;
         let words = || devices.iter().map(OsString::from);
         let marked = || programs::marked(node.uuid).map(OsString::from).into_iter();
@@ -138,7 +143,7 @@ impl HeldDisks {
         Ok(())
     }
 
-    fn is_large_enough(&self, node: &Node) -> Result<(), Failure> {
+    fn is_large_enough(&self, node: &StackNode) -> Result<(), Failure> {
         if matches!(node.what, StackKind::Pv | StackKind::Vg { .. }) {
             return Ok(());
         }
@@ -154,7 +159,7 @@ impl HeldDisks {
     }
 
     /// The difference between a node and its plan, if there is one.
-    pub(in crate::actions) fn differs(&self, node: &Node) -> Result<Option<String>, Failure> {
+    pub(in crate::actions) fn differs(&self, node: &StackNode) -> Result<Option<String>, Failure> {
         let devices = self.devices(node)?;
         let missing = |what: &str| Ok(Some(format!("`{}` is not a {what}", node.id)));
         match &node.what {
@@ -231,7 +236,7 @@ fn holds(device: &Path, is_it: impl Fn(&Signature) -> bool) -> Result<bool, Fail
 }
 
 /// The device of a node, if the node is assembled.
-fn find(node: &Node, devices: &[PathBuf]) -> Result<Option<PathBuf>, Failure> {
+fn find(node: &StackNode, devices: &[PathBuf]) -> Result<Option<PathBuf>, Failure> {
     let names: Vec<String> = devices.iter().map(|path| name(path)).collect();
     let found = holders_of(&names).map_err(|error| failed(&error))?;
     let is_direct = |below: &[String]| below.iter().any(|below| names.contains(below));
@@ -260,7 +265,7 @@ fn settings(devices: &[PathBuf]) -> Result<[OsString; 2], Failure> {
 }
 
 /// Drops the output of tools. A failure reports the last line.
-struct Silence;
+pub(super) struct Silence;
 
 impl Output for Silence {
     fn line(&mut self, _: Stream, _: &[u8]) {}
@@ -268,7 +273,7 @@ impl Output for Silence {
 }
 
 /// Whether a kernel device belongs to this node.
-fn is_device_of(node: &Node, device: &Holder) -> bool {
+fn is_device_of(node: &StackNode, device: &Holder) -> bool {
     match (&node.what, &device.kind) {
         (StackKind::Md, Kind::Array) => true,
         (StackKind::Lv { group, name }, Kind::Map { name: map, uuid }) => {
@@ -316,14 +321,16 @@ impl RunStacks {
         command.args(words).args(more).env_clear().env("PATH", SYSTEM_PATH).env("LC_ALL", "C");
         command.envs([("DM_DISABLE_UDEV", "1"), ("LVM_SUPPRESS_FD_WARNINGS", "1")]);
         let deadline = Instant::now().checked_add(LONGEST);
-        let ran = process::run(&mut command, input, deadline, &self.cancel, &mut Silence);
-        match ran.map_err(|error| failed(&error))?.fault() {
+        let mut silence = Silence;
+        let mut lines = LastLines::of(&mut silence);
+        let ran = process::run(&mut command, input, deadline, &self.cancel, &mut lines);
+        match lines.explain(&ran.map_err(|error| failed(&error))?) {
             None => Ok(()),
-            Some(fault) => {
+            Some(failure) => {
                 let verb =
                     words.iter().find(|word| !word.starts_with('-')).filter(|_| tool == "lvm");
                 let verb = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
-                Err(Failure { kind: FailureKind::Exit, reason: format!("{tool}{verb}: {fault}") })
+                Err(Failure { kind: FailureKind::Exit, reason: format!("{tool}{verb}: {failure}") })
             }
         }
     }
@@ -339,13 +346,16 @@ mod tests {
     fn cancelled_run_ends_its_programs() {
         let cancel = Cancel::default();
         let stacks = RunStacks { cancel: cancel.clone(), ..RunStacks::default() };
+        let dir = tempfile::tempdir().expect("a directory");
+        let started = dir.path().join("started");
+        let script = format!("touch {}; exec sleep 20", started.display());
         let begun = Instant::now();
         let ending = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
+            hoist_testkit::eventually("program runs", || started.exists());
             cancel.cancel();
         });
-        let ended = stacks.run(&["sleep".to_owned(), "20".to_owned()], [], b"");
-        assert_eq!(ended.expect_err("it was stopped").reason, "sleep: stopped");
+        let ended = stacks.run(&["sh".to_owned(), "-c".to_owned(), script], [], b"");
+        assert_eq!(ended.expect_err("it was stopped").reason, "sh: stopped");
         assert!(begun.elapsed() < Duration::from_secs(10));
         ending.join().expect("it only waits");
     }

@@ -39,6 +39,11 @@ const WINDOW: usize = 4;
 /// Most chunks of zeros in one request to the device.
 const MOST_ZEROS: usize = 64;
 
+/// Most bytes that are read and skipped before a chunk. Packed zeros are not needed, and a new request
+/// takes longer.
+const MOST_SKIPPED: u64 = 1024 * 1024;
+const _: () = assert!(MOST_SKIPPED <= MAX_STORED as u64);
+
 /// A chunk by its number, with its packed bytes. Chunks of zeros have none, and several of them
 /// form one job.
 type Job = (Range<usize>, Option<(PooledBuffer, usize)>);
@@ -143,12 +148,16 @@ fn fetch(
             ChunkKind::Zero => (zeros_until(chunks, number), None),
             ChunkKind::Data { at, stored, .. } => {
                 let stored = stored as usize;
-                let stream = match &mut stream {
-                    Some(stream) if stream.position() == at => stream,
-                    other => other.insert(Fetch::begin(image.origin, at)?),
-                };
                 let mut bytes = pool.take();
-                let came = match stream.read_exactly(&mut bytes[..stored]) {
+                let gap = stream.as_ref().and_then(|stream| at.checked_sub(stream.position()));
+                let gap = gap.filter(|gap| *gap <= MOST_SKIPPED);
+                let (stream, gap) = match (&mut stream, gap) {
+                    (Some(stream), Some(gap)) => (stream, usize::try_from(gap).expect("small")),
+                    (other, _) => (other.insert(Fetch::begin(image.origin, at)?), 0),
+                };
+                let skipped = stream.read_exactly(&mut bytes[..gap]);
+                let read = skipped.and_then(|()| stream.read_exactly(&mut bytes[..stored]));
+                let came = match read {
                     Ok(()) => stored,
                     // A source with a truncated file does not have this chunk.
                     Err(SourceError::Short { .. }) if image.origin.urls.len() > 1 => 0,
@@ -160,6 +169,9 @@ fn fetch(
         let _ = jobs.send((number..last, packed));
         // The first chunk is always needed.
         next = last.max(from);
+        if next > last {
+            stream = None;
+        }
     }
     Ok(())
 }
@@ -303,7 +315,7 @@ impl ChunkPipeline<'_> {
         }
         self.io.sync()?;
         *told = (reached, Instant::now());
-        self.watch.durable(reached).map_err(ImageError::Keep)
+        Ok(self.watch.durable(reached)?)
     }
 }
 
@@ -352,7 +364,7 @@ fn from_any(
 }
 
 /// Unpacks a chunk and returns whether it is valid.
-fn unpack(
+pub(super) fn unpack(
     decompressor: &mut zstd::bulk::Decompressor<'_>,
     packed: &[u8],
     chunk: &Chunk,

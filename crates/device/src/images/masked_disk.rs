@@ -10,7 +10,7 @@ use hoist_provision::read_at::ReadAt;
 #[allow(missing_debug_implementations)]
 pub struct MaskedDisk<'a> {
     pub disk: &'a dyn ReadAt,
-    pub gap: Option<MetadataArea>,
+    pub area: Option<MetadataArea>,
 }
 
 impl ReadAt for MaskedDisk<'_> {
@@ -20,7 +20,7 @@ impl ReadAt for MaskedDisk<'_> {
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         self.disk.read_at(at, into)?;
-        let Range { start, end } = self.gap.as_ref().map(MetadataArea::range).unwrap_or_default();
+        let Range { start, end } = self.area.as_ref().map(MetadataArea::range).unwrap_or_default();
         let inside = |place: u64| {
             let place = place.saturating_sub(at).min(into.len() as u64);
             usize::try_from(place).expect("within the buffer")

@@ -1,4 +1,6 @@
 //! Fetching an image from a file or from servers. If one server fails, another one continues.
+//!
+//! Does not belong here: decoding (`decode`) and writing (`stream`, `chunked`).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,10 +9,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use hoist_engine::action::Cancel;
+use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use secrecy::{ExposeSecret, SecretString};
 use ureq::http::{Response, StatusCode, header};
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+
+use super::wait::{Notices, Wait};
 
 /// Sources with identical contents.
 #[derive(Debug, Clone)]
@@ -23,43 +28,26 @@ pub struct Origin {
     pub limits: FetchLimits,
     /// Ends all waiting for servers.
     pub cancel: Cancel,
+    /// Receives a notice while a source sends nothing.
+    pub notices: Notices,
 }
 
 impl Origin {
     pub fn new(urls: Vec<String>) -> Self {
         let trust = Trust::default();
         let limits = FetchLimits::default();
-        Self { urls, token: None, trust, limits, cancel: Cancel::default() }
+        let cancel = Cancel::default();
+        Self { urls, token: None, trust, limits, cancel, notices: Notices::default() }
     }
 
-    /// The size in bytes, if a source reports it.
+    /// The size in bytes, if the source that answers first reports it.
     pub fn size(&self) -> Result<Option<u64>, SourceError> {
-        Fetch::begin(&self.for_probe(), 0).map(|fetch| fetch.total)
+        Fetch::probe(self).map(|fetch| fetch.total)
     }
 
-    /// Checks whether a source has the file. A source that is temporarily unreachable is no error,
-    /// because it is asked again when the file is needed. With `reads`, also waits for the first
-    /// byte.
-    pub fn probe(&self, reads: bool) -> Result<SourceProbe, SourceError> {
-        let once = self.for_probe();
-        let fetch = Fetch::new(&once, 0)?;
-        let mut fetch = Fetch { is_probe: true, ..fetch };
-        match fetch.connect() {
-            Err(SourceError::GivenUp { .. }) => return Ok(SourceProbe::default()),
-            connected => connected?,
-        }
-        let total = fetch.total;
-        let has_end = fetch.has_end;
-        let mut first = [0];
-        // A source that sends nothing now is asked again when the file is needed.
-        let is_read = reads && matches!(fetch.read(&mut first), Ok(1));
-        Ok(SourceProbe { first: is_read.then_some(first[0]), total, is_endless: !has_end })
-    }
-
-    /// The same sources, with few attempts. An unreachable source is asked again when the file is
-    /// needed.
+    /// The same sources, with few attempts.
     pub(super) fn for_probe(&self) -> Self {
-        Self { limits: FetchLimits { attempts: 2, ..self.limits.clone() }, ..self.clone() }
+        Self { limits: self.limits.for_probe(), ..self.clone() }
     }
 
     /// All contents, if they have at most `most` bytes.
@@ -80,17 +68,6 @@ impl Origin {
     }
 }
 
-/// The result of a probe without fetching the file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SourceProbe {
-    /// The first byte, if it was requested.
-    pub first: Option<u8>,
-    /// The size in bytes, if the source reports it.
-    pub total: Option<u64>,
-    /// Whether a lost connection cannot be distinguished from the end of the file.
-    pub is_endless: bool,
-}
-
 /// Trusted certificate authorities. Without any, HTTPS is not used.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
@@ -106,8 +83,19 @@ pub struct FetchLimits {
     pub least: u64,
     /// Connections that may fail or end early.
     pub attempts: u32,
+    /// Replaces the number of attempts: connections may fail until then.
+    pub deadline: Option<Instant>,
     /// Pause before the next connection. It grows after each connection without data.
     pub pause: Duration,
+}
+
+impl FetchLimits {
+    /// For a request that only shows whether a source answers.
+    #[must_use]
+    pub fn for_probe(&self) -> Self {
+        let window = self.window.min(PROBE_WINDOW);
+        Self { attempts: PROBES, window, least: self.least / 3, ..self.clone() }
+    }
 }
 
 impl Default for FetchLimits {
@@ -117,6 +105,7 @@ impl Default for FetchLimits {
             window: Duration::from_secs(30),
             least: 1024 * 1024,
             attempts: 30,
+            deadline: None,
             pause: Duration::from_millis(200),
         }
     }
@@ -140,6 +129,13 @@ pub enum SourceError {
     Stopped,
 }
 
+/// Attempts of a probe, and the longest time without data in each.
+const PROBES: u32 = 2;
+const PROBE_WINDOW: Duration = Duration::from_secs(10);
+
+/// Bytes that a probe requests.
+const PROBED: u64 = 256 * 1024;
+
 /// Longest pause, as a multiple of the first.
 const LONGEST_PAUSE: u32 = 32;
 
@@ -154,8 +150,10 @@ pub(crate) struct Fetch<'a> {
     mirror: usize,
     /// The permanent refusal of each source.
     refusals: Vec<Option<String>>,
-    /// A probe, which needs one byte only.
+    /// A probe, which needs only the first bytes.
     is_probe: bool,
+    /// The current wait for a source, shared with the thread that reports it.
+    wait: Arc<Mutex<Wait>>,
     /// The `ETag` of each source.
     tags: Vec<Option<String>>,
     body: Option<Body>,
@@ -197,8 +195,22 @@ enum ConnectError {
 impl<'a> Fetch<'a> {
     pub(crate) fn begin(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
         let mut fetch = Self::new(origin, position)?;
-        fetch.connect()?;
+        fetch.open_first()?;
         Ok(fetch)
+    }
+
+    /// Requests only the first bytes.
+    pub(super) fn probe(origin: &'a Origin) -> Result<Self, SourceError> {
+        let mut fetch = Self { is_probe: true, ..Self::new(origin, 0)? };
+        fetch.open_first()?;
+        Ok(fetch)
+    }
+
+    fn open_first(&mut self) -> Result<(), SourceError> {
+        self.wait.lock().begin();
+        let connected = self.connect();
+        self.wait.lock().end();
+        connected
     }
 
     fn new(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
@@ -206,10 +218,12 @@ impl<'a> Fetch<'a> {
             return Err(SourceError::Nowhere);
         }
         let agent = agent(origin);
+        let wait = Arc::new(Mutex::new(Wait::of(&origin.urls[0])));
         Ok(Self {
             origin,
-            _watcher: watch(origin, &agent),
+            _watcher: watch(origin, &agent, &wait),
             agent,
+            wait,
             mirror: 0,
             refusals: vec![None; origin.urls.len()],
             is_probe: false,
@@ -240,6 +254,11 @@ impl<'a> Fetch<'a> {
         }
     }
 
+    /// The size in bytes, if the source reports it.
+    pub(super) fn total(&self) -> Option<u64> {
+        self.total
+    }
+
     /// Whether the end of the file can be distinguished from a lost connection.
     pub(super) fn has_end(&self) -> bool {
         self.has_end
@@ -252,6 +271,13 @@ impl<'a> Fetch<'a> {
 
     /// Reads some bytes; 0 at the end.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, SourceError> {
+        self.wait.lock().begin();
+        let read = self.read_some(into);
+        self.wait.lock().end();
+        read
+    }
+
+    fn read_some(&mut self, into: &mut [u8]) -> Result<usize, SourceError> {
         loop {
             self.connect()?;
             if self.origin.cancel.is_cancelled() {
@@ -294,7 +320,7 @@ impl<'a> Fetch<'a> {
         Ok(())
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         shown(&self.origin.urls[self.mirror])
     }
 
@@ -317,13 +343,19 @@ impl<'a> Fetch<'a> {
 
     /// Gives up the connection. The next one may go to another source.
     fn broken(&mut self, reason: &str) -> Result<(), SourceError> {
-        let FetchLimits { attempts, pause, .. } = self.origin.limits;
+        let FetchLimits { attempts, deadline, pause, .. } = self.origin.limits;
         self.body = None;
         self.attempts += 1;
-        if self.attempts >= attempts {
+        self.wait.lock().reason = Some(reason.to_owned());
+        let is_over = match deadline {
+            Some(deadline) => Instant::now() >= deadline,
+            None => self.attempts >= attempts,
+        };
+        if is_over {
             let url = self.url();
             let at = self.position;
-            return Err(SourceError::GivenUp { url, at, reason: reason.to_owned(), attempts });
+            let reason = reason.to_owned();
+            return Err(SourceError::GivenUp { url, at, reason, attempts: self.attempts });
         }
         let factor =
             1_u32.checked_shl(self.without_data).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
@@ -335,6 +367,7 @@ impl<'a> Fetch<'a> {
 
     fn wait(&self, pause: Duration) -> Result<(), SourceError> {
         let until = Instant::now() + pause;
+        let until = self.origin.limits.deadline.map_or(until, |deadline| deadline.min(until));
         loop {
             if self.origin.cancel.is_cancelled() {
                 return Err(SourceError::Stopped);
@@ -352,6 +385,7 @@ impl<'a> Fetch<'a> {
         let order = (1..=count).map(|step| (self.mirror + step) % count);
         if let Some(next) = order.into_iter().find(|mirror| self.refusals[*mirror].is_none()) {
             self.mirror = next;
+            self.wait.lock().url = self.url();
         }
     }
 
@@ -395,7 +429,8 @@ impl<'a> Fetch<'a> {
             request = request.header(header::AUTHORIZATION, value);
         }
         if self.is_probe {
-            request = request.header(header::RANGE, "bytes=0-0");
+            let last = self.position + PROBED - 1;
+            request = request.header(header::RANGE, format!("bytes={}-{last}", self.position));
         } else if self.position > 0 {
             request = request.header(header::RANGE, format!("bytes={}-", self.position));
             if let Some(tag) = &self.tags[self.mirror] {
@@ -538,17 +573,24 @@ fn agent(origin: &Origin) -> ureq::Agent {
     ureq::Agent::new_with_config(config.build())
 }
 
-/// Starts a thread that closes all connections of an agent on cancellation, because a thread that
-/// waits for a server cannot check for it. The thread ends when the returned sender is dropped.
-fn watch(origin: &Origin, agent: &ureq::Agent) -> Option<Sender<()>> {
+/// Starts a thread that reports waiting, and closes all connections of an agent on cancellation: a
+/// thread that waits for a server can do neither. The thread ends when the returned sender is
+/// dropped.
+fn watch(origin: &Origin, agent: &ureq::Agent, wait: &Arc<Mutex<Wait>>) -> Option<Sender<()>> {
     let is_remote = origin.urls.iter().any(|url| !url.starts_with("file://"));
     let (sender, ended) = channel();
     let cancel = origin.cancel.clone();
+    let notices = origin.notices.clone();
     let agent = agent.clone();
+    let wait = Arc::clone(wait);
     let watch = move || {
         while ended.recv_timeout(NOTICE) == Err(RecvTimeoutError::Timeout) {
             if cancel.is_cancelled() {
                 return agent.shutdown();
+            }
+            let due = wait.lock().due();
+            if let Some(notice) = due {
+                notices.send(&notice);
             }
         }
     };

@@ -11,10 +11,12 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::decode::{self, Decoder};
+use super::format;
 use super::meter::Meter;
 use super::source::Fetch;
 use super::{
-    Digest, FIRST, ImageError, SourceError, Stream, Watch, WriteSummary, close_target, open_target,
+    Digest, FIRST, ForeignFormat, ImageError, SourceError, Stream, Watch, WriteSummary,
+    close_target, open_target,
 };
 use crate::GuardedIo;
 use crate::buffer::{CHUNK, Pool, PooledBuffer};
@@ -150,6 +152,8 @@ fn unpack(
         }
         let pool = Pool::new(CHUNKS, CHUNK);
         let mut first = Vec::new();
+        let mut last = None;
+        let mut hash = image.unpacked_digest.map(|wanted| (wanted, Sha256::new()));
         let mut done = 0_u64;
         loop {
             if watch.is_stopped() {
@@ -164,18 +168,24 @@ fn unpack(
             if done > room {
                 return Err(ImageError::Overflow { room });
             }
+            if length > 0 {
+                last = format::footer(&bytes[..length]);
+            }
+            if let Some((_, hash)) = &mut hash {
+                hash.update(&bytes[..length]);
+            }
             if at == 0 {
                 first = bytes[..length].to_vec();
+                if let Some(format) = format::foreign(&first) {
+                    return Err(format.into());
+                }
             } else if length > 0 {
                 let job = Job { at: target.start + at, bytes, part: 0..length };
                 // The writers run until the last job.
                 let _ = jobs.send(job);
             }
             if length < want {
-                break match image.size {
-                    Some(wanted) if wanted != done => Err(ImageError::Size { wanted, is: done }),
-                    _ => Ok(first),
-                };
+                break check_whole(image, done, last, hash).map(|()| first);
             }
             if context.has_failed() {
                 return Ok(first);
@@ -186,6 +196,26 @@ fn unpack(
     match packed.failure.take() {
         Some(error) => Err(error.into()),
         None => outcome,
+    }
+}
+
+/// Checks a completely unpacked image: its size, the format that its last bytes show, and its digest.
+fn check_whole(
+    image: &Stream<'_>,
+    is: u64,
+    last: Option<ForeignFormat>,
+    hash: Option<(Digest, Sha256)>,
+) -> Result<(), ImageError> {
+    if let Some(wanted) = image.size.filter(|wanted| *wanted != is) {
+        return Err(ImageError::Size { wanted, is });
+    }
+    if let Some(format) = last {
+        return Err(format.into());
+    }
+    let hash = hash.map(|(wanted, hash)| (wanted, Digest::end(hash)));
+    match hash.filter(|(wanted, is)| wanted != is) {
+        Some((wanted, is)) => Err(ImageError::UnpackedDigest { wanted, is }),
+        None => Ok(()),
     }
 }
 

@@ -50,15 +50,15 @@ pub fn restore(backup: &Backup, io: &GuardedIo, last: &Range<u64>) -> Result<(),
 /// Stores a backup, unless it is already stored or does not fit.
 pub fn keep(
     io: &GuardedIo,
-    gap: &MetadataArea,
+    area: &MetadataArea,
     before: &Before,
     backup: &Backup,
 ) -> Result<(), MetadataAreaError> {
-    let found = read(io, gap).map_err(MetadataAreaError::Read)?;
+    let found = read(io, area).map_err(MetadataAreaError::Read)?;
     if found.is_some_and(|(found, _)| found == *before) {
         return Ok(());
     }
-    let place = place(gap);
+    let place = place(area);
     let bytes = pack(before, backup).map_err(MetadataAreaError::Read)?;
     io.zero(place.clone())?;
     if bytes.len() as u64 <= place.end - place.start {
@@ -68,8 +68,8 @@ pub fn keep(
 }
 
 /// The stored backup, if there is one.
-pub fn read(disk: &impl ReadAt, gap: &MetadataArea) -> io::Result<Option<(Before, Backup)>> {
-    let place = place(gap);
+pub fn read(disk: &impl ReadAt, area: &MetadataArea) -> io::Result<Option<(Before, Backup)>> {
+    let place = place(area);
     if place.is_empty() || place.end > disk.size() {
         return Ok(None);
     }

@@ -6,7 +6,8 @@ use hoist_diagnostic::chain;
 use hoist_provision::facts::{Bus, Busy, BusyReason, DiskFacts, Signature, TableFacts};
 use hoist_provision::partition_table as table;
 
-use super::{Failure, Machine, entries, name_of, number, pci_address, text};
+use super::path::by_path;
+use super::{Failure, Machine, entries, name_of, number, text};
 use crate::{ReadIo, nvme, signature};
 
 /// Prefixes of devices that are made of disks or of memory.
@@ -57,6 +58,11 @@ impl Machine {
         } else {
             self.content(name, sys, logical_sector)
         };
+        let mut paths = by_path(name, &place, bus, hctl.as_deref()).into_iter();
+        let by_path = paths.next();
+        let mut links = self.links(name);
+        let others = paths.map(|path| format!("by-path/{path}"));
+        links.extend(others.filter(|path| !links.contains(path)).collect::<Vec<_>>());
         let unreadable = content.as_ref().err().cloned();
         let (table, signatures) = content.unwrap_or_default();
         DiskFacts {
@@ -68,8 +74,8 @@ impl Machine {
             wwn,
             serial: serial(sys),
             model,
-            by_path: by_path(name, &place, bus),
-            links: self.links(name),
+            by_path,
+            links,
             hctl,
             rotational: is_set("queue/rotational"),
             can_zero: number(&sys.join("queue/write_zeroes_max_bytes"))
@@ -169,23 +175,6 @@ fn bus(name: &str, place: &Path, is_scsi: bool) -> Option<Bus> {
     }
 }
 
-/// The `by-path` name of udev, for the buses with a simple scheme.
-fn by_path(name: &str, place: &Path, bus: Option<Bus>) -> Option<String> {
-    let pci = pci_address(place)?;
-    match bus? {
-        Bus::Nvme => Some(format!("pci-{pci}-nvme-{}", number(&place.join("nsid"))?)),
-        Bus::Virtio if name.starts_with("vd") => Some(format!("pci-{pci}")),
-        Bus::Ata => {
-            let port = place
-                .ancestors()
-                .find(|above| name_of(above).is_some_and(|name| name.starts_with("ata")))?;
-            let port = port.join("ata_port").join(name_of(port)?).join("port_no");
-            Some(format!("pci-{pci}-ata-{}", number(&port)?))
-        }
-        _ => None,
-    }
-}
-
 /// Mounts and swap, by device number or name.
 struct Users {
     mounts: Vec<Mount>,
@@ -193,10 +182,10 @@ struct Users {
     block: PathBuf,
 }
 
-struct Mount {
-    device: String,
-    source: String,
-    at: String,
+pub(crate) struct Mount {
+    pub(crate) device: String,
+    pub(crate) source: String,
+    pub(crate) at: String,
 }
 
 #[derive(Default)]
@@ -209,7 +198,7 @@ struct DiskUse {
 impl Users {
     fn of(machine: &Machine) -> Self {
         let mounts = std::fs::read_to_string(machine.path("proc/self/mountinfo"));
-        let mounts = mounts.unwrap_or_default().lines().filter_map(mount).collect();
+        let mounts = mounts.unwrap_or_default().lines().filter_map(parse_mount).collect();
         let swaps = std::fs::read_to_string(machine.path("proc/swaps")).unwrap_or_default();
         let swaps = swaps.lines().skip(1).filter_map(|line| {
             let path = unescape(line.split_whitespace().next()?);
@@ -292,7 +281,7 @@ impl Users {
 }
 
 /// Parses a line of `mountinfo`: `36 35 98:0 / /mnt rw,noatime shared:1 - ext3 /dev/root rw`
-fn mount(line: &str) -> Option<Mount> {
+pub(crate) fn parse_mount(line: &str) -> Option<Mount> {
     let (before, behind) = line.split_once(" - ")?;
     let mut before = before.split(' ').skip(2);
     let device = before.next()?;

@@ -19,6 +19,9 @@ struct Magic {
     id: Id,
     /// An additional check, because some magic bytes are short.
     fits: fn(&[u8]) -> bool,
+    /// The magic bytes are so short that they also occur in other contents. They count only if
+    /// nothing else is found.
+    is_weak: bool,
 }
 
 /// The identifier of a file system.
@@ -41,6 +44,7 @@ const NOTHING: Magic = Magic {
     label: None,
     id: Id::None,
     fits: |_| true,
+    is_weak: false,
 };
 
 const fn magic(kind: K, at: u64, bytes: &'static [u8]) -> Magic {
@@ -69,7 +73,7 @@ const fn ocfs2(at: u64) -> Magic {
 }
 
 /// If several entries of the same kind match, the first one counts.
-const MAGICS: [Magic; 28] = [
+const MAGICS: [Magic; 60] = [
     Magic { fits: is_ext, ..named(K::Ext, (0x400, 0x38), b"\x53\xef", (0x78, 16), 0x68) },
     named(K::Xfs, (0, 0), b"XFSB", (108, 12), 32),
     named(K::Btrfs, (0x1_0000, 0x40), b"_BHRfS_M", (0x12b, 256), 0x20),
@@ -112,6 +116,74 @@ const MAGICS: [Magic; 28] = [
     ocfs2(0x800),
     ocfs2(0x1000),
     ocfs2(0x2000),
+    Magic { fits: is_jfs, ..named(K::Jfs, (0x8000, 0), b"JFS1", (152, 16), 136) },
+    Magic {
+        fits: is_nilfs2,
+        is_weak: true,
+        ..named(K::Nilfs2, (0x400, 6), b"\x34\x34", (168, 80), 152)
+    },
+    reiserfs(0x1_0000, b"ReIsErFs"),
+    reiserfs(0x1_0000, b"ReIsEr2Fs"),
+    reiserfs(0x1_0000, b"ReIsEr3Fs"),
+    reiserfs(0x2000, b"ReIsErFs"),
+    magic(K::Reiserfs, 0x1_0000, b"ReIsEr4"),
+    // The descriptors of UDF follow those of ISO 9660, if there are any.
+    magic(K::Udf, 0x8001, b"BEA01"),
+    magic(K::Udf, 0x8001, b"NSR02"),
+    magic(K::Udf, 0x8001, b"NSR03"),
+    magic(K::Udf, 0x8801, b"NSR02"),
+    magic(K::Udf, 0x8801, b"NSR03"),
+    minix(&[0x7f, 0x13]),
+    minix(&[0x8f, 0x13]),
+    minix(&[0x68, 0x24]),
+    minix(&[0x78, 0x24]),
+    Magic { fits: is_minix_3, at: 0x418, ..minix(&[0x5a, 0x4d]) },
+    // The superblock of UFS is in one of four places, in the byte order of its machine.
+    ufs(0, &UFS_1),
+    ufs(0x2000, &UFS_1),
+    ufs(0x2000, &UFS_1_BIG),
+    ufs(0x2000, &UFS_2),
+    ufs(0x1_0000, &UFS_2),
+    ufs(0x1_0000, &UFS_2_BIG),
+    ufs(0x4_0000, &UFS_2),
+    Magic { id: Id::Uuid(72), ..magic(K::Apfs, 32, b"NXSB") },
+    named(K::Bcachefs, (0x1000, 24), &BCACHEFS, (72, 32), 56),
+    magic(K::Bitlocker, 3, b"-FVE-FS-"),
+    Magic { fits: is_lvm_1, is_weak: true, ..magic(K::Lvm1, 0, b"HM") },
+    Magic { label: Some((40, 24)), ..magic(K::Oracleasm, 32, b"ORCLDISK") },
+    // The second one is a copy. All members of a pool share the first identifier.
+    stratis(0x200),
+    stratis(0x1200),
+    Magic { id: Id::Uuid(40), ..magic(K::Vdo, 0, b"dmvdo001") },
+];
+
+const fn reiserfs(block: u64, bytes: &'static [u8]) -> Magic {
+    named(K::Reiserfs, (block, 52), bytes, (100, 16), 84)
+}
+
+const fn minix(bytes: &'static [u8]) -> Magic {
+    Magic { block: 0x400, fits: is_minix, is_weak: true, ..magic(K::Minix, 0x410, bytes) }
+}
+
+const fn ufs(block: u64, bytes: &'static [u8]) -> Magic {
+    magic(K::Ufs, block + 1372, bytes)
+}
+
+const fn stratis(block: u64) -> Magic {
+    Magic {
+        block,
+        id: Id::Text(32, 32),
+        ..magic(K::Stratis, block + 4, b"!Stra0tis\x86\xff\x02^Arh")
+    }
+}
+
+const UFS_1: [u8; 4] = 0x0001_1954_u32.to_le_bytes();
+const UFS_1_BIG: [u8; 4] = 0x0001_1954_u32.to_be_bytes();
+const UFS_2: [u8; 4] = 0x1954_0119_u32.to_le_bytes();
+const UFS_2_BIG: [u8; 4] = 0x1954_0119_u32.to_be_bytes();
+
+const BCACHEFS: [u8; 16] = [
+    0xc6, 0x85, 0x73, 0xf6, 0x66, 0xce, 0x90, 0xa9, 0xd9, 0x6a, 0x60, 0xcf, 0x80, 0x3d, 0xf7, 0xef,
 ];
 
 const BCACHE: [u8; 16] = [
@@ -130,29 +202,34 @@ const SWAPS: [&[u8; 10]; 5] =
 
 pub(super) fn find(region: &Region<'_>) -> io::Result<Vec<SignatureMatch>> {
     let mut found: Vec<SignatureMatch> = Vec::new();
-    for magic in &MAGICS {
-        let is_known = found.iter().any(|seen| seen.kind == magic.kind);
-        if is_known || region.get(magic.at, magic.bytes.len())?.as_deref() != Some(magic.bytes) {
-            continue;
-        }
-        // The end of a small region may cut the block short.
-        let length = region.size().saturating_sub(magic.block).min(BLOCK);
-        let block = region.get(magic.block, usize::try_from(length).expect("it is small"))?;
-        let block = block.unwrap_or_default();
-        if (magic.fits)(&block) {
-            let label = magic.label.and_then(|(at, length)| text(part(&block, at, length)));
-            // FAT stores this text for an empty label.
-            let label = label.filter(|label| label != "NO NAME");
-            let uuid = magic.id.of(&block);
-            found.push(SignatureMatch {
-                label,
-                uuid,
-                ..SignatureMatch::bare(magic.kind, magic.at)
-            });
+    for magic in MAGICS.iter().filter(|magic| !magic.is_weak) {
+        if found.iter().all(|seen| seen.kind != magic.kind) {
+            found.extend(matched(region, magic)?);
         }
     }
     found.extend(swap(region)?);
+    for magic in MAGICS.iter().filter(|magic| magic.is_weak) {
+        if found.is_empty() {
+            found.extend(matched(region, magic)?);
+        }
+    }
     Ok(found)
+}
+
+fn matched(region: &Region<'_>, magic: &Magic) -> io::Result<Option<SignatureMatch>> {
+    if region.get(magic.at, magic.bytes.len())?.as_deref() != Some(magic.bytes) {
+        return Ok(None);
+    }
+    // The end of a small region may cut the block short.
+    let length = region.size().saturating_sub(magic.block).min(BLOCK);
+    let block = region.get(magic.block, usize::try_from(length).expect("it is small"))?;
+    let block = block.unwrap_or_default();
+    let label = magic.label.and_then(|(at, length)| text(part(&block, at, length)));
+    // FAT stores this text for an empty label.
+    let label = label.filter(|label| label != "NO NAME");
+    let uuid = magic.id.of(&block);
+    let matched = SignatureMatch { label, uuid, ..SignatureMatch::bare(magic.kind, magic.at) };
+    Ok((magic.fits)(&block).then_some(matched))
 }
 
 fn swap(region: &Region<'_>) -> io::Result<Option<SignatureMatch>> {
@@ -212,4 +289,30 @@ fn is_small_fat(block: &[u8]) -> bool {
 
 fn is_squashfs(block: &[u8]) -> bool {
     part(block, 28, 2) == [4, 0]
+}
+
+fn is_jfs(block: &[u8]) -> bool {
+    let size = number32(block, 16);
+    size.is_power_of_two() && (512..=4096).contains(&size)
+}
+
+/// The magic bytes have the revision before and the length of the superblock behind them.
+fn is_nilfs2(block: &[u8]) -> bool {
+    let length = number32(block, 8) & 0xffff;
+    number32(block, 0) == 2 && (120..=1024).contains(&length)
+}
+
+/// The superblock has inodes, and its bitmaps at least one block each.
+fn is_minix(block: &[u8]) -> bool {
+    let has = |at: usize| part(block, at, 2).iter().any(|byte| *byte != 0);
+    has(0) && has(4) && has(6)
+}
+
+fn is_minix_3(block: &[u8]) -> bool {
+    let has = |at: usize| part(block, at, 2).iter().any(|byte| *byte != 0);
+    number32(block, 0) != 0 && has(6) && has(8)
+}
+
+fn is_lvm_1(block: &[u8]) -> bool {
+    matches!(number32(block, 2) & 0xffff, 1 | 2)
 }

@@ -1,4 +1,6 @@
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use hoist_device::guard::WriteError;
 use hoist_device::{GuardedIo, Identity, OpenError, Ranges, ReadIo, kernel};
@@ -6,6 +8,7 @@ use hoist_provision::partition_table::Partition;
 use hoist_provision::read_at::ReadAt;
 
 use crate::machine::identity;
+use hoist_testkit::eventually;
 use hoist_testkit::loop_disk::{LoopDisk, run};
 
 const SIZE: u64 = 16 * 1024 * 1024;
@@ -66,6 +69,52 @@ fn mounted_or_opened_disk_is_in_use() {
     drop(io);
 }
 
+/// A program in a mount namespace of its own, with a mount. Ends when its input does.
+fn mounted_elsewhere(disk: &LoopDisk, dir: &Path) -> Child {
+    let script = "mount \"$0\" \"$1\" && echo mounted && read line";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", script]).arg(disk.path()).arg(dir);
+    let mut program = unshare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut line = String::new();
+    let output = program.stdout.as_mut().expect("it is captured");
+    BufReader::new(output).read_line(&mut line).expect("it says so");
+    assert_eq!(line, "mounted\n");
+    program
+}
+
+#[test]
+fn users_of_a_busy_disk_are_named() {
+    let disk = LoopDisk::new(SIZE, 512);
+    let identity = identity(&disk);
+    run(Command::new("mke2fs").args(["-q", "-F"]).arg(disk.path()));
+    let name = disk.path().file_name().expect("a name").to_string_lossy().into_owned();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let is = |opened: Result<GuardedIo, OpenError>| opened.expect_err("it is in use").to_string();
+
+    let held = open(&disk, &identity).expect("it is free");
+    let said = is(open(&disk, &identity));
+    let who = format!("process {} (", std::process::id());
+    assert!(said.contains(&who) && said.contains(&format!("has `{name}` open")), "{said}");
+    drop(held);
+
+    run(Command::new("mount").arg(disk.path()).arg(dir.path()));
+    let opened = open(&disk, &identity);
+    run(Command::new("umount").arg(dir.path()));
+    let place = format!("`{name}` is mounted at `{}`", dir.path().display());
+    let said = is(opened);
+    assert!(said.contains(&place), "{said}");
+    assert!(!said.contains(&format!("{place}, as ")), "{said}");
+
+    let elsewhere = tempfile::tempdir().expect("a temporary directory");
+    let place = format!("`{name}` is mounted at `{}`", elsewhere.path().display());
+    let mut program = mounted_elsewhere(&disk, elsewhere.path());
+    let opened = open(&disk, &identity);
+    drop(program.stdin.take());
+    program.wait().expect("it ends");
+    let said = is(opened);
+    assert!(said.contains(&format!("{place}, as process ")), "{said}");
+}
+
 #[test]
 fn disk_with_kernel_partitions_is_locked_and_writable() {
     let disk = LoopDisk::new(SIZE, 512);
@@ -95,7 +144,8 @@ fn disk_with_kernel_partitions_is_locked_and_writable() {
     assert!(matches!(other, Err(OpenError::InUse { .. })), "one of us has it");
     assert_eq!(written.ok(), Some((true, true)));
     assert_eq!(disk.bytes()[1 << 20..][..512], [7; 512]);
-    kernel::set_partitions(disk.path(), &[]).expect("it is told");
+    // A mount namespace that another process made meanwhile holds a copy of the mount for a moment.
+    eventually("the partition is removed", || kernel::set_partitions(disk.path(), &[]));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use hoist_device::fault::Fault;
 use hoist_device::guard::WriteError;
 use hoist_device::images::{
-    ChunkedImage, FetchLimits, ImageError, KEEP_EVERY, Origin, Progress, SourceError, Stream,
-    Watch, WriteSummary, pack, write, write_chunks,
+    ChunkedImage, FetchLimits, ImageError, KEEP_EVERY, Origin, Progress, ProgressError,
+    SourceError, Stream, Watch, WriteSummary, pack, write, write_chunks,
 };
 use hoist_device::{GuardedIo, Identity, Ranges};
 use hoist_provision::digest::Digest;
@@ -110,13 +110,20 @@ fn origin(server: &Server) -> Origin {
         window: Duration::from_millis(300),
         least: 64 * 1024,
         attempts: 4,
+        deadline: None,
         pause: Duration::from_millis(1),
     };
     Origin { limits, ..Origin::new(vec![server.url.clone()]) }
 }
 
 fn stream(origin: &Origin) -> Stream<'_> {
-    Stream { origin, compression: Compression::Detect, size: None, digest: None }
+    Stream {
+        origin,
+        compression: Compression::Detect,
+        size: None,
+        digest: None,
+        unpacked_digest: None,
+    }
 }
 
 fn file(bytes: &[u8]) -> (tempfile::NamedTempFile, Origin) {
@@ -138,7 +145,7 @@ impl Watch for Said {
         self.progress.lock().push(progress);
     }
 
-    fn durable(&self, reached: u64) -> Result<(), String> {
+    fn durable(&self, reached: u64) -> Result<(), ProgressError> {
         self.durable.lock().push(reached);
         Ok(())
     }
@@ -417,12 +424,12 @@ fn image_with_too_large_window_is_refused() {
     encoder.write_all(&noise(2 * MIB)).expect("it is memory");
     let (_file, origin) = file(&encoder.finish().expect("it is memory"));
     let error = write(&stream(&origin), &Target::new().open(), TARGET, &()).expect_err("too much");
-    assert!(matches!(error, ImageError::Window), "{error:?}");
+    assert!(matches!(error, ImageError::Window { .. }), "{error:?}");
 }
 
-struct Stopped;
+struct StopAtOnce;
 
-impl Watch for Stopped {
+impl Watch for StopAtOnce {
     fn is_stopped(&self) -> bool {
         true
     }
@@ -434,11 +441,11 @@ fn stopped_write_does_not_look_complete() {
     let (packed, manifest) = chunked(&image);
     let (_file, origin) = file(&packed);
     let target = Target::new();
-    let error = write(&stream(&origin), &target.open(), TARGET, &Stopped).expect_err("stopped");
+    let error = write(&stream(&origin), &target.open(), TARGET, &StopAtOnce).expect_err("stopped");
     assert!(matches!(error, ImageError::Stopped), "{error:?}");
     let asked =
         ChunkedImage { origin: &origin, manifest: &manifest, reached: 0, keep_every: KEEP_EVERY };
-    let error = write_chunks(&asked, &target.open(), TARGET, &Stopped).expect_err("stopped");
+    let error = write_chunks(&asked, &target.open(), TARGET, &StopAtOnce).expect_err("stopped");
     assert!(matches!(error, ImageError::Stopped), "{error:?}");
     target.does_not_look_whole();
 }
@@ -458,9 +465,9 @@ fn whole_device_target_never_looks_complete() {
         let io = GuardedIo::open(target.0.path(), &meant, &allow, &Ranges::default())
             .expect("it is free");
         let error = if is_stream {
-            write(&stream(&origin), &io, all, &Stopped)
+            write(&stream(&origin), &io, all, &StopAtOnce)
         } else {
-            write_chunks(&asked, &io, all, &Stopped)
+            write_chunks(&asked, &io, all, &StopAtOnce)
         };
         assert!(matches!(error, Err(ImageError::Stopped)), "{error:?}");
         let bytes = fs_err::read(target.0.path()).expect("it is there");

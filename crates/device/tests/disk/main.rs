@@ -3,6 +3,8 @@
 
 mod again;
 mod erase;
+mod foreign;
+mod formats;
 mod guard;
 mod images;
 mod kernel;
@@ -14,6 +16,7 @@ mod qcow2;
 mod resume;
 mod server;
 mod signature;
+mod sources;
 mod stalled;
 mod table;
 mod undo;

@@ -139,8 +139,8 @@ impl Case {
     fn is_begun(&self) -> bool {
         ["sda", "sdb"].into_iter().all(|name| {
             let bytes = self.machine.bytes(name);
-            let gap = MetadataArea::before(None).expect("it has room");
-            let marker = read_marker(&bytes[..], &gap).expect("it is memory");
+            let area = MetadataArea::before(None).expect("it has room");
+            let marker = read_marker(&bytes[..], &area).expect("it is memory");
             let is_ours = |marker: Marker| marker.txn == self.document.txn && !marker.is_complete;
             let found = table::read(&bytes[..], self.sector).expect("it is memory");
             let TableOnDisk::Gpt { table, .. } = found else { return false };
@@ -194,9 +194,9 @@ impl Case {
                     continue;
                 }
                 let hash = self.machine.decide(&self.document).plan.hash().to_owned();
-                let gap = MetadataArea::before(None).expect("it has room");
+                let area = MetadataArea::before(None).expect("it has room");
                 let bytes = self.machine.bytes("sda");
-                let marker = read_marker(&bytes[..], &gap).expect("it is memory");
+                let marker = read_marker(&bytes[..], &area).expect("it is memory");
                 let is_begun = self.is_begun();
                 assert!(
                     !is_begun || marker.is_some_and(|is| is.plan == hash),

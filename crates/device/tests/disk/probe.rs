@@ -179,7 +179,54 @@ fn probe_describes_a_machine_from_sysfs() {
     );
     assert_eq!((sata.rotational, sata.read_only, sata.is_boot_medium), (true, true, false));
     assert_eq!(sata.multipath_maps, ["mpatha"]);
-    assert_eq!(sata.links, ["by-id/ata-WD"]);
+    assert_eq!(sata.links, ["by-id/ata-WD", "by-path/pci-0000:00:1f.2-scsi-2:0:0:0"]);
     assert_eq!(sata.busy[0].reason, BusyReason::Mount("/data".to_owned()));
     assert_eq!((shown.bus, shown.is_virtual, shown.removable), (Some(Bus::Usb), true, true));
+}
+
+#[test]
+fn disks_have_the_paths_that_udev_gives_them() {
+    let made = FakeMachine(tempfile::tempdir().expect("a temporary directory"));
+    let hba = "pci0000:00/0000:00:01.0/0000:03:00.0/host0";
+    let of_class = |place: &str, class: &str, file: &str, value: &str| {
+        let name = place.rsplit('/').next().expect("a name");
+        made.write(&format!("sys/devices/{place}/{class}/{name}/{file}"), value);
+    };
+    let sas = |name: &str, port: &str, end: &str, phys: &str, target: u32| {
+        let end = format!("{port}/{end}");
+        of_class(port, "sas_port", "num_phys", phys);
+        of_class(&end, "sas_device", "sas_address", "0x5000c50012345678");
+        of_class(&end, "sas_device", "phy_identifier", "4");
+        made.disk(name, &format!("{end}/target0:0:{target}/0:0:{target}:0"), 1);
+    };
+    sas("sda", &format!("{hba}/port-0:0"), "end_device-0:0", "1", 0);
+    let expander = format!("{hba}/port-0:1/expander-0:0");
+    of_class(&expander, "sas_device", "sas_address", "0x500304801234567f");
+    sas("sdb", &format!("{expander}/port-0:0:3"), "end_device-0:0:3", "1", 1);
+    sas("sdc", &format!("{hba}/port-0:2"), "end_device-0:2", "2", 2);
+    // Logical volumes of a RAID controller with two hosts, and a second disk on a port of ATA.
+    made.disk("sdd", "pci0000:00/0000:04:00.0/host6/target6:2:1/6:2:1:0", 1);
+    made.disk("sde", "pci0000:00/0000:04:00.0/host7/target7:0:0/7:0:0:3", 1);
+    made.disk("sdf", "pci0000:00/0000:00:1f.1/ata2/host9/target9:0:1/9:0:1:0", 1);
+    of_class("pci0000:00/0000:00:1f.1/ata2", "ata_port", "port_no", "2");
+
+    let address = "sas-0x5000c50012345678-lun-0";
+    let expected = [
+        ("pci-0000:03:00.0-sas-phy4-lun-0", Some(format!("pci-0000:03:00.0-{address}"))),
+        (
+            "pci-0000:03:00.0-sas-exp0x500304801234567f-phy4-lun-0",
+            Some(format!("pci-0000:03:00.0-{address}")),
+        ),
+        ("pci-0000:03:00.0-sas-0x5000c50012345678-lun-0", None),
+        ("pci-0000:04:00.0-scsi-0:2:1:0", None),
+        ("pci-0000:04:00.0-scsi-1:0:0:3", None),
+        ("pci-0000:00:1f.1-ata-2.1", Some("pci-0000:00:1f.1-scsi-1:0:1:0".to_owned())),
+    ];
+    let disks = Machine::at(made.0.path()).probe().facts.disks;
+    assert_eq!(disks.len(), expected.len());
+    for (disk, (path, other)) in disks.iter().zip(expected) {
+        assert_eq!(disk.by_path.as_deref(), Some(path), "{}", disk.kernel_name);
+        let other: Vec<_> = other.iter().map(|path| format!("by-path/{path}")).collect();
+        assert_eq!(disk.links, other, "{}", disk.kernel_name);
+    }
 }

@@ -69,7 +69,8 @@ fn written(
     let target = MIB as u64..13 * MIB as u64;
     let allow = Ranges::from(target.clone());
     let io = GuardedIo::open(disk.path(), &meant, &allow, &Ranges::default()).expect("it is free");
-    let image = Stream { origin, compression: Compression::Detect, size, digest };
+    let image =
+        Stream { origin, compression: Compression::Detect, size, digest, unpacked_digest: None };
     let outcome = write_qcow2(&image, &io, target, &());
     (outcome, fs_err::read(disk.path()).expect("it is there"))
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use hoist_device::fault::{Fault, FaultEffect, FaultTrigger};
 use hoist_device::images::{
-    ChunkedImage, ImageError, Origin, Watch, first_difference, pack, write_chunks,
+    ChunkedImage, ImageError, Origin, ProgressError, Watch, first_difference, pack, write_chunks,
 };
 use hoist_device::{GuardedIo, Identity, Ranges};
 use hoist_provision::manifest::Manifest;
@@ -42,7 +42,7 @@ struct Case {
 struct RecordedProgress(Mutex<u64>);
 
 impl Watch for RecordedProgress {
-    fn durable(&self, reached: u64) -> Result<(), String> {
+    fn durable(&self, reached: u64) -> Result<(), ProgressError> {
         let mut kept = self.0.lock();
         assert!(*kept < reached, "it only grows");
         *kept = reached;
@@ -144,8 +144,8 @@ fn lost_durable_bytes_are_written_again() {
 struct CannotKeep;
 
 impl Watch for CannotKeep {
-    fn durable(&self, _: u64) -> Result<(), String> {
-        Err("no room".to_owned())
+    fn durable(&self, _: u64) -> Result<(), ProgressError> {
+        Err(ProgressError::BadAttempt("no room".to_owned()))
     }
 }
 
@@ -153,6 +153,6 @@ impl Watch for CannotKeep {
 fn unsaved_progress_stops_the_image() {
     let case = Case::new();
     let error = case.write(&case.open(), 0, &CannotKeep).expect_err("nobody would know");
-    assert_eq!(error.to_string(), "cannot save progress: no room");
+    assert!(matches!(error, ImageError::Keep(_)), "{error:?}");
     assert!(!case.is_whole());
 }

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -40,7 +41,21 @@ const STALL: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,
-    requests: Arc<Mutex<Vec<String>>>,
+    seen: Arc<Seen>,
+}
+
+/// The requests of a server, and the number of answers that stalled.
+#[derive(Debug, Default)]
+struct Seen {
+    requests: Mutex<Vec<String>>,
+    stalls: AtomicUsize,
+}
+
+impl Seen {
+    fn stall(&self) {
+        self.stalls.fetch_add(1, Ordering::Release);
+        std::thread::sleep(STALL);
+    }
 }
 
 impl Server {
@@ -48,21 +63,22 @@ impl Server {
     pub(crate) fn start(content: &[u8], answers: &[Answer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}/image?secret=1", listener.local_addr().expect("it is bound"));
-        let requests = Arc::new(Mutex::new(Vec::new()));
-        let (content, answers, seen) =
-            (Arc::new(content.to_vec()), answers.to_vec(), requests.clone());
+        let seen = Arc::<Seen>::default();
+        let all_seen = Arc::clone(&seen);
+        let content = Arc::new(content.to_vec());
+        let answers = answers.to_vec();
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
                 let answer = answers[number.min(answers.len() - 1)];
                 let content = content.clone();
-                let seen = seen.clone();
+                let seen = all_seen.clone();
                 std::thread::spawn(move || {
                     // An error means that the client is gone.
                     let _ = serve(&mut stream.expect("a connection"), &content, answer, &seen);
                 });
             }
         });
-        Self { url, requests }
+        Self { url, seen }
     }
 
     /// Answers correctly, by HTTPS, with a certificate that the client does not trust yet.
@@ -80,26 +96,32 @@ impl Server {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.clone()], key);
         let config = Arc::new(config.expect("they belong together"));
-        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::<Seen>::default();
+        let all_seen = Arc::clone(&seen);
         let content = content.to_vec();
-        let seen = requests.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let connection =
                     rustls::ServerConnection::new(config.clone()).expect("it is whole");
                 let stream: TcpStream = stream.expect("a connection");
                 let mut stream = rustls::StreamOwned::new(connection, stream);
-                let _ = serve(&mut stream, &content, Answer::Good, &seen);
+                let _ = serve(&mut stream, &content, Answer::Good, &all_seen);
                 stream.conn.send_close_notify();
                 let _ = stream.flush();
             }
         });
-        (Self { url, requests }, certificate)
+        (Self { url, seen }, certificate)
     }
 
     /// The headers of all requests, in lower case.
     pub(crate) fn requests(&self) -> Vec<String> {
-        self.requests.lock().clone()
+        self.seen.requests.lock().clone()
+    }
+
+    /// Counts the answers that have stalled so far.
+    pub(crate) fn stalls(&self) -> impl Fn() -> usize + Send + 'static {
+        let seen = Arc::clone(&self.seen);
+        move || seen.stalls.load(Ordering::Acquire)
     }
 
     /// The first requested byte of each request.
@@ -116,7 +138,7 @@ fn serve(
     stream: &mut (impl Read + Write),
     content: &[u8],
     answer: Answer,
-    seen: &Mutex<Vec<String>>,
+    seen: &Seen,
 ) -> std::io::Result<()> {
     let mut head = String::new();
     let mut reader = BufReader::new(&mut *stream);
@@ -126,7 +148,7 @@ fn serve(
         }
     }
     let head = head.to_lowercase();
-    seen.lock().push(head.clone());
+    seen.requests.lock().push(head.clone());
     if let Answer::Status(status) = answer {
         return write!(
             stream,
@@ -135,7 +157,7 @@ fn serve(
     }
     let total = content.len();
     if let Answer::Stall(0) = answer {
-        std::thread::sleep(STALL);
+        seen.stall();
     }
     if let Answer::Endless(length) = answer {
         write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")?;
@@ -171,7 +193,7 @@ fn serve(
     match answer {
         Answer::Stall(length) => {
             stream.write_all(&body[..length.min(body.len())])?;
-            std::thread::sleep(STALL);
+            seen.stall();
             Ok(())
         }
         Answer::Cut(length) => stream.write_all(&body[..length.min(body.len())]),

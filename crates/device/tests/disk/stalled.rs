@@ -10,6 +10,7 @@ use hoist_device::images::{
 use hoist_device::{GuardedIo, Identity, Ranges, RunInputs};
 use hoist_engine::action::Cancel;
 use hoist_provision::document::Compression;
+use hoist_testkit::eventually;
 
 use crate::machine::{FileMachine, document};
 use crate::server::{Answer, Server};
@@ -31,12 +32,13 @@ fn noise(length: usize) -> Vec<u8> {
     std::iter::repeat_with(next).flatten().take(length).collect()
 }
 
-/// Returns a token that is cancelled after a while.
-fn later() -> (Cancel, Instant) {
+/// Returns a token that is cancelled at the next stall of an answer.
+fn at_next_stall(stalls: impl Fn() -> usize + Send + 'static) -> (Cancel, Instant) {
     let cancel = Cancel::default();
     let from_here = cancel.clone();
+    let before = stalls();
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(500));
+        eventually("answer stalls", || stalls() > before);
         from_here.cancel();
     });
     (cancel, Instant::now())
@@ -57,10 +59,16 @@ fn cancelled_fetch_ends_soon() {
         for what in ["stream", "chunks", "qcow2", "all"] {
             let content = if what == "chunks" { &packed } else { &image };
             let server = Server::start(content, &[Answer::Stall(length)]);
-            let (cancel, begun) = later();
+            let (cancel, begun) = at_next_stall(server.stalls());
             let origin = Origin { cancel, ..Origin::new(vec![server.url.clone()]) };
             let compression = Compression::None;
-            let stream = Stream { origin: &origin, compression, size: None, digest: None };
+            let stream = Stream {
+                origin: &origin,
+                compression,
+                size: None,
+                digest: None,
+                unpacked_digest: None,
+            };
             let outcome = match what {
                 "stream" => write(&stream, &io, all.clone(), &()).map(drop),
                 "qcow2" => write_qcow2(&stream, &io, all.clone(), &()).map(drop),
@@ -114,7 +122,9 @@ fn cancelled_run_stops_waiting_for_servers() {
             images.url, lists.url
         ));
         let decision = machine.decide(&document);
-        let (cancel, begun) = later();
+        let of_images = images.stalls();
+        let of_lists = lists.stalls();
+        let (cancel, begun) = at_next_stall(move || of_images() + of_lists());
         let listener = Arc::new(Impatient(cancel));
         let machine = machine.machine();
         let given = RunInputs::default();

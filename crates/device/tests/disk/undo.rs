@@ -107,13 +107,27 @@ fn undo_restores_the_table_of_intact_partitions() {
 
 #[test]
 fn undo_restores_an_empty_disk() {
-    let machine = machine(None, 512);
+    let machine = FileMachine::new();
+    // Erased blocks of zeros and of ones.
+    machine.add("sda", 512, &[vec![0; SIZE / 2], vec![0xff; SIZE / 2]].concat());
     let before = machine.bytes("sda");
     let document = of(NEW);
     machine.apply(&document).expect("nothing is wrong");
     assert_eq!(undo(&machine, &document).expect("nothing was lost"), 1);
     let after = machine.bytes("sda");
     assert!(before[..MIB] == after[..MIB] && before[SIZE - MIB..] == after[SIZE - MIB..]);
+}
+
+#[test]
+fn undo_reports_overwritten_unknown_data() {
+    let machine = machine(None, 512);
+    let document = of(NEW);
+    machine.apply(&document).expect("nothing is wrong");
+    let before = machine.bytes("sda");
+    let found = undo(&machine, &document).expect_err("it is overwritten");
+    assert_eq!(found[0].code, Code::CannotUndo, "{}", found[0]);
+    assert!(found[0].to_string().contains("unknown data in the disk"), "{}", found[0]);
+    assert!(before == machine.bytes("sda"), "nothing was written");
 }
 
 /// Applies a document and is interrupted after this many writes.
@@ -146,7 +160,7 @@ fn run_without_a_started_step_is_undone_completely() {
     let before = machine.bytes("sda");
     let document = of(NEW);
     // Tables, marker, metadata area and backup are written, and the journal is not.
-    cut_off(&machine, &document, 6);
+    cut_off(&machine, &document, 8);
     assert!(before != machine.bytes("sda"));
     assert_eq!(undo(&machine, &document).expect("nothing was lost"), 1);
     assert!(before == machine.bytes("sda"), "every byte");
@@ -180,7 +194,7 @@ fn apply_and_keep(machine: &FileMachine, document: &Document) -> Vec<TakenBackup
 fn backup_without_room_on_disk_is_restored_from_the_controller() {
     let machine = noisy();
     let before = machine.bytes("sda");
-    let document = of(NEW);
+    let document = of(BESIDE);
     let kept = apply_and_keep(&machine, &document);
     assert_eq!(kept.iter().map(|taken| taken.size).collect::<Vec<_>>(), [SIZE as u64]);
     assert!(backup::would_be_lost(&kept[0]).is_empty());
@@ -193,7 +207,7 @@ fn backup_without_room_on_disk_is_restored_from_the_controller() {
 #[test]
 fn changed_disk_gets_no_remote_backup() {
     let machine = noisy();
-    let document = of(NEW);
+    let document = of(BESIDE);
     let kept = apply_and_keep(&machine, &document);
     fs_err::write(machine.disk("sda"), vec![1; SIZE]).expect("written");
     let found = undo_with(&machine, &document, &kept).expect_err("it is another disk now");
@@ -240,12 +254,12 @@ fn undo_of_an_erased_disk_reports_it_as_unknown() {
     assert_eq!((unknown.code, unknown.diagnostic.at.as_str()), (Code::CannotUndo, "disks.gone"));
 }
 
-/// A disk whose first MiB is too noisy to be packed.
+/// A disk whose first MiB is too noisy to be packed, with a partition to retain.
 fn noisy() -> FileMachine {
-    let machine = machine(None, 512);
+    let machine = machine(Some(&old()), 512);
     let mut noise = machine.bytes("sda");
     let mut state = 1_u64;
-    for bytes in noise[..MIB].chunks_mut(8) {
+    for bytes in noise[64 * 1024..MIB].chunks_mut(8) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -258,7 +272,7 @@ fn noisy() -> FileMachine {
 #[test]
 fn backup_without_room_is_reported_as_not_restorable() {
     let machine = noisy();
-    let document = of(NEW);
+    let document = of(BESIDE);
     machine.apply(&document).expect("nothing is wrong");
     let found = undo(&machine, &document).expect_err("nobody knows what was there");
     assert_eq!(found[0].code, Code::CannotUndo, "{}", found[0]);
@@ -327,7 +341,7 @@ fn two_cut_off() -> (FileMachine, Document, Vec<TakenBackup>) {
     let decision = machine.decide(&document);
     let here = machine.machine();
     let mut held = apply::take(&decision, &here).expect("nobody has them");
-    let fault = Arc::new(Fault::new(FaultTrigger::AtWrite(6), FaultEffect::Die));
+    let fault = Arc::new(Fault::new(FaultTrigger::AtWrite(8), FaultEffect::Die));
     held.break_disk(&"data".parse().expect("an id"), &fault).expect("nobody has it");
     let given = RunInputs::default();
     let kept = Arc::new(Elsewhere::default());
@@ -379,9 +393,9 @@ fn restoring_disk_is_restored_without_copies_of_the_others() {
         let identity = Identity::of(&path, 512).expect("it is there");
         let all = Ranges::from(0..SIZE as u64);
         let io = GuardedIo::open(&path, &identity, &all, &Ranges::default()).expect("free");
-        let gap = MetadataArea::before(None).expect("a gap");
-        let marker = read_marker(&io, &gap).expect("it is read").expect("there is one");
-        write_marker(&Marker { undoing: true, ..marker }, &io, &gap).expect("it is written");
+        let area = MetadataArea::before(None).expect("an area");
+        let marker = read_marker(&io, &area).expect("it is read").expect("there is one");
+        write_marker(&Marker { undoing: true, ..marker }, &io, &area).expect("it is written");
         drop(io);
         assert_eq!(undo(&machine, &document).expect("nothing was lost"), 1);
         assert!(machine.bytes(other) == before, "after {done}");

@@ -3,19 +3,18 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use hoist_device::apply::{self, ApplyOutcome};
+use hoist_device::apply::{self, ApplyOutcome, Listener};
 use hoist_device::fault::{Fault, FaultEffect, FaultTrigger};
-use hoist_device::images::pack;
+use hoist_device::images::{Progress, pack};
 use hoist_device::{ReadIo, RunInputs, kernel, observe, signature};
 use hoist_provision::diagnostic::{Class, Code, ProvisionDiagnostic};
-use hoist_provision::document::Document;
+use hoist_provision::document::{Document, Id};
 use hoist_provision::facts::SignaturePlace;
 use hoist_provision::partition_table::TableOnDisk;
 use hoist_provision::{partition_table as table, plan};
 
 use crate::machine::{FileMachine, Quiet, document};
 use crate::old_system::add_old;
-use crate::server::{Answer, Server};
 use hoist_testkit::loop_disk::{LoopDisk, run};
 
 const MIB: usize = 1 << 20;
@@ -24,13 +23,13 @@ const DISK: usize = 20 * MIB;
 
 /// The content before the first partition of an image.
 #[derive(Clone, Copy, PartialEq)]
-enum Gap {
+enum AreaContent {
     Empty,
     Loader,
 }
 
 /// A disk with a table for this sector size, as other tools write it, and data in a partition.
-fn image(sector: u32, gap: Gap) -> Vec<u8> {
+fn image(sector: u32, area: AreaContent) -> Vec<u8> {
     let disk = LoopDisk::new(IMAGE as u64, sector);
     fs_err::write(disk.path(), vec![0; IMAGE]).expect("it is written");
     let first = MIB / sector as usize;
@@ -42,7 +41,7 @@ fn image(sector: u32, gap: Gap) -> Vec<u8> {
         chunk[5000..400_000].fill(number);
     }
     bytes[..8].copy_from_slice(b"bootcode");
-    if gap == Gap::Loader {
+    if area == AreaContent::Loader {
         bytes[700_000..700_010].copy_from_slice(b"its loader");
     }
     bytes
@@ -92,12 +91,12 @@ impl Case {
 
     /// Checks that the disk holds the image, with a table that fits the disk and with hoist's own
     /// metadata.
-    fn assert_whole(&self, gap: Gap) {
+    fn assert_whole(&self, area: AreaContent) {
         let bytes = self.machine.bytes("sda");
         assert!(bytes[MIB..IMAGE] == self.image[MIB..], "all behind the first MiB");
         assert!(bytes[..512] == self.image[..512], "its first sector");
         let is_loader = bytes[32 * 1024..MIB] == self.image[32 * 1024..MIB];
-        assert_eq!(is_loader, gap == Gap::Loader);
+        assert_eq!(is_loader, area == AreaContent::Loader);
         let TableOnDisk::Gpt { table, flaws } = self.found() else { panic!("a table") };
         assert_eq!(flaws, [], "sectors of {}", self.sector);
         assert_eq!(table.partitions[0].name, "system");
@@ -108,13 +107,13 @@ impl Case {
 #[test]
 fn whole_disk_image_is_written_once_with_fitting_table() {
     for sector in [512, 4096] {
-        let image = image(sector, Gap::Empty);
+        let image = image(sector, AreaContent::Empty);
         for chunked in [false, true] {
             let case = Case::new(image.clone(), sector, chunked);
             let document = case.document(", table: gpt");
             let done = case.machine.apply(&document).expect("nothing is wrong");
             assert_eq!(done, ApplyOutcome::Done { resumed: false });
-            case.assert_whole(Gap::Empty);
+            case.assert_whole(AreaContent::Empty);
             let before = case.machine.bytes("sda");
             let again = case.machine.decide(&document);
             assert!(again.is_settled() && !again.to_string().contains("deleted"), "{again}");
@@ -130,7 +129,7 @@ fn whole_disk_image_gives_a_sound_table_and_its_partitions() {
         let disk = LoopDisk::new(DISK as u64, sector);
         let name = disk.path().file_name().expect("a name").to_string_lossy().into_owned();
         let file = disk.file().with_file_name("image");
-        fs_err::write(&file, image(sector, Gap::Empty)).expect("written");
+        fs_err::write(&file, image(sector, AreaContent::Empty)).expect("written");
         let document = document(&format!(
             "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-{:012x}\nsections:\n  node: {{id: n1}}\n  \
              policy: {{allow_kernel_names: true}}\n  \
@@ -156,10 +155,10 @@ fn whole_disk_image_gives_a_sound_table_and_its_partitions() {
 
 #[test]
 fn image_over_the_metadata_area_replaces_it() {
-    let case = Case::new(image(512, Gap::Loader), 512, true);
+    let case = Case::new(image(512, AreaContent::Loader), 512, true);
     let document = case.document("");
     case.machine.apply(&document).expect("nothing is wrong");
-    case.assert_whole(Gap::Loader);
+    case.assert_whole(AreaContent::Loader);
     let seen = observe::observe(&document, &case.machine.machine(), &RunInputs::default());
     let found = plan::decide(&document, &seen).expect_err("nothing says whose it is");
     assert_eq!(found[0].code, Code::ForeignData, "{}", found[0]);
@@ -177,10 +176,11 @@ fn refused(case: &Case, document: &Document) -> ProvisionDiagnostic {
 
 #[test]
 fn image_of_other_sectors_or_table_is_refused_before_any_write() {
-    let gpt = image(512, Gap::Empty);
-    for (sector, more, why) in
-        [(4096, "", "sectors of 512 bytes"), (512, ", table: mbr", "it has a GPT, not an MBR")]
-    {
+    let gpt = image(512, AreaContent::Empty);
+    for (sector, more, why) in [
+        (4096, "", "sectors of 512 bytes"),
+        (512, ", table: mbr", "the image has a GPT, not an MBR"),
+    ] {
         let mut cases = vec![Case::new(gpt.clone(), sector, false)];
         cases.push(Case::new(gpt.clone(), sector, true));
         let packed = Case::new(gpt.clone(), sector, false);
@@ -202,7 +202,7 @@ fn image_of_other_sectors_or_table_is_refused_before_any_write() {
 
 #[test]
 fn qcow2_table_is_checked_before_any_write() {
-    let gpt = image(512, Gap::Empty);
+    let gpt = image(512, AreaContent::Empty);
     for more in [&[][..], &["-c"]] {
         let case = Case::new(gpt.clone(), 4096, false);
         let raw = case.machine.path("image");
@@ -241,17 +241,28 @@ fn mbr_image_is_refused_on_uefi() {
     decide(&case, &case.document("")).expect("UEFI starts it");
 }
 
+/// Replaces the content of a file when its image is about to be written.
+struct Swap(std::path::PathBuf, Vec<u8>);
+
+impl Listener for Swap {
+    fn begins(&self, step: &str) {
+        if step.starts_with("write image") {
+            fs_err::write(&self.0, &self.1).expect("written");
+        }
+    }
+
+    fn progress(&self, _: &Id, _: Progress) {}
+}
+
 #[test]
-fn uninspected_unbootable_image_leaves_the_disk_marked() {
-    let gpt = image(512, Gap::Empty);
-    let case = Case::new(gpt.clone(), 4096, false);
-    // The server is away for all probes: for existence and for the first bytes, two attempts each,
-    // before the disk is taken and after.
-    let away = [Answer::Status(503); 8];
-    let server = Server::start(&gpt, &[&away[..], &[Answer::Good]].concat());
-    let file = format!("file://{}", case.machine.path("image").display());
-    let text = case.text("").replace(&file, &server.url);
-    let error = case.machine.apply(&document(&text)).expect_err("it would not start");
+fn unbootable_image_that_was_swapped_leaves_the_disk_marked() {
+    let case = Case::new(image(4096, AreaContent::Empty), 4096, false);
+    let document = case.document("");
+    let plan = case.machine.decide(&document);
+    let swap = Arc::new(Swap(case.machine.path("image"), image(512, AreaContent::Empty)));
+    let machine = case.machine.machine();
+    let applied = apply::apply(&document, &plan, &machine, &RunInputs::default(), None, swap);
+    let error = applied.expect_err("it would not start");
     assert!(error.to_string().contains("sectors of 512 bytes"), "{error}");
     assert_eq!(error.code(), ("firmware", Class::Refused));
     let TableOnDisk::Gpt { table, .. } = case.found() else { panic!("a table") };
@@ -260,7 +271,7 @@ fn uninspected_unbootable_image_leaves_the_disk_marked() {
 
 #[test]
 fn image_leaves_no_old_data_behind_it_even_if_cut() {
-    let case = Case::new(image(512, Gap::Empty), 512, true);
+    let case = Case::new(image(512, AreaContent::Empty), 512, true);
     let text = case.text("").replace("serial: S-sda}}", "serial: S-sda}, wipe: any}");
     let document = document(&text);
     let attempt = |fault: &Arc<Fault>| {
@@ -279,7 +290,7 @@ fn image_leaves_no_old_data_behind_it_even_if_cut() {
         )
     };
     let assert_clean = |at: u64| {
-        case.assert_whole(Gap::Empty);
+        case.assert_whole(AreaContent::Empty);
         let disk = ReadIo::open(&case.machine.disk("sda"), 512).expect("it is there");
         let old = (14 * MIB) as u64..(16 * MIB) as u64;
         let left = signature::probe(&disk, old, SignaturePlace::Disk).expect("it is read");
@@ -303,7 +314,7 @@ fn image_leaves_no_old_data_behind_it_even_if_cut() {
 
 #[test]
 fn interrupted_image_never_looks_complete() {
-    let case = Case::new(image(512, Gap::Empty), 512, true);
+    let case = Case::new(image(512, AreaContent::Empty), 512, true);
     let document = case.document("");
     let attempt = |fault: &Arc<Fault>| {
         let decision = case.machine.decide(&document);
@@ -335,7 +346,7 @@ fn interrupted_image_never_looks_complete() {
             continue;
         }
         match case.found() {
-            TableOnDisk::Nothing => assert!(number < 2),
+            TableOnDisk::Nothing => assert!(number < 3),
             TableOnDisk::Gpt { table, .. } if table.txn_in_progress().is_some() => marked += 1,
             TableOnDisk::Gpt { .. } => {
                 let bytes = case.machine.bytes("sda");
@@ -346,7 +357,7 @@ fn interrupted_image_never_looks_complete() {
         let again = case.machine.apply(&document);
         let again = again.unwrap_or_else(|error| panic!("write {number} of {writes}: {error}"));
         resumed += usize::from(again == ApplyOutcome::Done { resumed: true });
-        case.assert_whole(Gap::Empty);
+        case.assert_whole(AreaContent::Empty);
     }
     assert!(resumed > 5 && marked > 5, "{resumed} and {marked} of {writes}");
 }

@@ -27,7 +27,7 @@ fn a_tree_without_a_kernel_or_with_several_is_told() {
 }
 
 #[test]
-fn only_nothing_and_older_images_are_written_over() {
+fn build_replaces_only_empty_and_older_outputs() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     assert!(is_free(&out).unwrap());
@@ -41,7 +41,7 @@ fn only_nothing_and_older_images_are_written_over() {
 }
 
 #[test]
-fn two_do_not_build_in_one_place() {
+fn concurrent_builds_in_one_directory_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("out.partial");
     let first = take(&place).unwrap();

@@ -15,8 +15,7 @@ fn found(spec: &Value) -> String {
     let document = json!({"api": API, "kind": "Image", "name": "x", "spec": spec});
     match read("image.yaml", document.to_string().as_bytes(), "x") {
         Ok(_) => String::new(),
-        Err(ReadError::Text(found)) => found.iter().map(ToString::to_string).collect(),
-        Err(ReadError::Faults(found)) => {
+        Err(DocumentError::Invalid(found)) => {
             found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
         }
         Err(error) => error.to_string(),
@@ -167,7 +166,7 @@ fn document_errors_are_named_with_place_and_remedy() {
 #[test]
 fn unreadable_document_is_reported_with_line_and_column() {
     let text = "builder:\n  tiny:\n    kernel: {file: x}\n    busybocks: 1\n";
-    let Err(ReadError::Text(found)) = read("image.yaml", text.as_bytes(), "x") else {
+    let Err(DocumentError::Invalid(found)) = read("image.yaml", text.as_bytes(), "x") else {
         panic!("it cannot be read")
     };
     let found = found[0].to_string();
@@ -185,10 +184,10 @@ fn unreadable_document_is_reported_with_line_and_column() {
 #[test]
 fn another_kind_or_version_is_refused() {
     let document = json!({"api": "hoist/v9", "kind": "Disk", "name": "x", "spec": tiny()});
-    let Err(ReadError::Faults(found)) = read("a", document.to_string().as_bytes(), "x") else {
+    let Err(DocumentError::Invalid(found)) = read("a", document.to_string().as_bytes(), "x") else {
         panic!("nobody knows it")
     };
-    let places: Vec<&str> = found.iter().map(|fault| fault.at.as_str()).collect();
+    let places: Vec<&str> = found.iter().map(|diagnostic| diagnostic.at.as_str()).collect();
     assert_eq!(places, ["api", "kind"]);
 }
 
@@ -244,8 +243,8 @@ fn limits_are_exact() {
     let named = |length: usize| read("a", tiny().to_string().as_bytes(), &"n".repeat(length));
     assert!(named(MAX_NAME).is_ok() && named(MAX_NAME + 1).is_err());
     let spaces = |count: usize| read("a", " ".repeat(count).as_bytes(), "x");
-    assert!(matches!(spaces(MAX_BYTES), Err(ReadError::Text(_))));
-    assert!(matches!(spaces(MAX_BYTES + 1), Err(ReadError::TooLarge { .. })));
+    assert!(matches!(spaces(MAX_BYTES), Err(DocumentError::Invalid(_))));
+    assert!(matches!(spaces(MAX_BYTES + 1), Err(DocumentError::TooLarge { .. })));
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use hoist_machine::scratch::{Scratch, program};
-use hoist_machine::{Firmware, NvmeDisk, Permit, boot_from_disk, console};
+use hoist_machine::{Firmware, NvmeDisk, Permit, boot_from_disk, console, variables};
 use hoist_testkit::eventually_within;
 use serde_json::json;
 
@@ -52,7 +52,10 @@ fn nvme(file: &Path, id: &str) -> Vec<String> {
 fn firmware_disk(directory: &Path) -> Vec<String> {
     let drive = format!("if=none,id=esp,format=raw,readonly=on,file=fat:{}", directory.display());
     let device = "virtio-blk-pci,drive=esp,bootindex=0";
-    words(&["-bios", "OVMF.fd", "-drive", &drive, "-device", device])
+    let mut words = words(&["-drive", &drive, "-device", device]);
+    let chip = directory.with_extension("variables");
+    words.extend(variables::flash(&chip).expect("firmware that remembers"));
+    words
 }
 
 #[test]

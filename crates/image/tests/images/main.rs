@@ -3,4 +3,5 @@
 mod bench;
 mod boot;
 mod build;
+mod unpack;
 mod walls;

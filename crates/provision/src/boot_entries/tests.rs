@@ -11,7 +11,7 @@ fn entry(partuuid: Uuid) -> Entry {
 }
 
 fn network() -> Vec<u8> {
-    let mac = Node { kind: MESSAGING, sub: 11, data: vec![0; 33] };
+    let mac = DevicePathNode { kind: MESSAGING, sub: 11, data: vec![0; 33] };
     let option =
         LoadOption { attributes: ACTIVE, label: "PXE".to_owned(), path: vec![mac], data: vec![] };
     option.encode()
@@ -21,10 +21,10 @@ fn other() -> Vec<u8> {
     LoadOption { label: "Windows".to_owned(), ..entry(Uuid::from_u128(7)).option() }.encode()
 }
 
-/// What is there after the changes.
+/// The variables after the changes.
 fn applied(now: &Variables, changes: &Changes) -> Variables {
     let mut after = now.clone();
-    if let Some((number, entry)) = &changes.set {
+    for (number, entry) in changes.entries() {
         after.entries.insert(*number, entry.option().encode());
     }
     changes.remove.iter().for_each(|number| drop(after.entries.remove(number)));
@@ -80,9 +80,9 @@ fn own_boot_entry_is_replaced_and_foreign_ones_stay() {
     assert_eq!(decide(&after, &entry(HERE), BootOrder::DiskFirst, is_there), None);
 }
 
-fn nodes() -> impl Strategy<Value = Vec<Node>> {
+fn nodes() -> impl Strategy<Value = Vec<DevicePathNode>> {
     let node = (1..6_u8, any::<u8>(), prop::collection::vec(any::<u8>(), 0..60));
-    let node = node.prop_map(|(kind, sub, data)| Node { kind, sub, data });
+    let node = node.prop_map(|(kind, sub, data)| DevicePathNode { kind, sub, data });
     prop::collection::vec(node, 0..5)
 }
 
@@ -152,4 +152,26 @@ proptest! {
         let was = now.order.iter().filter(|number| rest.contains(number) && seen.insert(**number));
         prop_assert_eq!(was.copied().collect::<Vec<_>>(), rest);
     }
+}
+
+#[test]
+fn copies_have_entries_behind_the_first() {
+    const COPY: Uuid = Uuid::from_u128(0x3333);
+    let is_there = |one| one == HERE || one == COPY;
+    let wanted = [entry(HERE), entry(COPY)];
+    let entries = [(0, network()), (1, other()), (3, entry(GONE).option().encode())].into();
+    let now = Variables { entries, order: vec![1, 3, 0] };
+    let changes = |now: &Variables, order| decide_all(now, &wanted, order, is_there);
+    let first = changes(&now, BootOrder::DiskFirst).expect("changes");
+    let set: Vec<_> = first.entries().cloned().collect();
+    assert_eq!(set, [(3, entry(HERE)), (2, entry(COPY))]);
+    assert_eq!((&first.order[..], &first.remove[..]), (&[3, 2, 1, 0][..], &[][..]));
+    let after = applied(&now, &first);
+    assert_eq!(changes(&after, BootOrder::DiskFirst), None);
+    assert_eq!(changes(&after, BootOrder::NetworkFirst).expect("changes").order, [0, 3, 2, 1]);
+    // The entry of a lost copy is written again, and no other.
+    let mut lost = after.clone();
+    lost.entries.remove(&2);
+    let again = changes(&lost, BootOrder::DiskFirst).expect("changes");
+    assert_eq!(again.entries().cloned().collect::<Vec<_>>(), [(2, entry(COPY))]);
 }

@@ -1,12 +1,14 @@
 //! Checks of a document without a machine. All problems are reported at once.
+//!
+//! Does not belong here: rules that need facts of a machine (`bind`, `layout`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::limits;
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
-    Boot, Compression, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, ImageFormat,
-    LastRoot, Size,
+    Boot, Compression, Content, Disk, DiskMatch, Document, FetchedFile, File, Id, Image,
+    ImageFormat, LastRoot, Size,
 };
 use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::digest::Digest;
@@ -117,6 +119,10 @@ impl<'a> Checker<'a> {
         for link in &matches.links {
             self.text(format!("{place}.links"), link);
         }
+        if matches.links_first && matches.links.is_empty() {
+            let place = format!("{place}.links_first");
+            self.say_hint(Code::Contradiction, &place, "the disk has no `links`", "leave it out");
+        }
         if let Some(range) = matches.size {
             let is_empty = matches!((range.min, range.max), (Some(min), Some(max)) if min > max);
             if is_empty || (range.min, range.max) == (None, None) {
@@ -208,7 +214,7 @@ impl<'a> Checker<'a> {
                 return self.say_hint(Code::NoSuchThing, place, what, hint);
             }
             Some(kind) => format!("`{on}` is a {kind}, and {wanted}"),
-            None => format!("there is no `{on}`, and {wanted}"),
+            None => format!("`{on}` not found, and {wanted}"),
         };
         let known = self.document.sections.storage.iter().map(|node| node.id().as_str());
         let known = known.chain(self.document.sections.disks.0.keys().map(Id::as_str));
@@ -436,7 +442,14 @@ impl<'a> Checker<'a> {
         if image.sector_size.is_some_and(|size| ![512, 4096].contains(&size)) {
             self.say(Code::BadValue, place, "a sector has 512 or 4096 bytes");
         }
-        let is_packed = matches!(image.compression, Compression::Gzip | Compression::Zstd);
+        self.digest(place, image.unpacked_digest.as_deref());
+        let is_stream = image.format == ImageFormat::Raw && image.manifest.is_none();
+        if image.unpacked_digest.is_some() && !is_stream {
+            let what = "only a raw image without a manifest has an `unpacked_digest`";
+            let hint = "leave it out: the manifest has the digests of the unpacked bytes";
+            self.say_hint(Code::Contradiction, place, what, hint);
+        }
+        let is_packed = !matches!(image.compression, Compression::Detect | Compression::None);
         if image.format == ImageFormat::Qcow2 && (is_packed || image.manifest.is_some()) {
             let what = "a qcow2 image is packed by itself, and not once more or in chunks";
             let hint = "leave out `compression` and `manifest`, or convert it to raw";
@@ -480,7 +493,7 @@ impl<'a> Checker<'a> {
         if self.document.sections.disks.get(target).is_some() {
             return Some(target);
         }
-        let what = format!("there is no `{target}`");
+        let what = format!("`{target}` not found");
         let hint = "name a node of `storage`, or a disk";
         self.say_hint(Code::NoSuchThing, format!("{place}.target"), what, hint);
         None
@@ -519,7 +532,7 @@ impl<'a> Checker<'a> {
             let place = format!("files[{at}]");
             match document.storage(&file.on).and_then(StorageNode::as_fs) {
                 None => {
-                    let what = format!("there is no file system `{}`", file.on);
+                    let what = format!("file system `{}` not found", file.on);
                     self.say(Code::NoSuchThing, format!("{place}.on"), what);
                 }
                 Some(fs) => self.file_on(&place, file, fs),
@@ -584,7 +597,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// It stays inside of what it is relative to.
+    /// A path must stay inside its base directory.
     fn path(&mut self, place: &str, path: &str, from_root: bool) {
         let relative = path.strip_prefix('/');
         let relative = if from_root { relative } else { Some(path).filter(|_| relative.is_none()) };
@@ -606,7 +619,7 @@ impl<'a> Checker<'a> {
             document.adopts_tables() && document.is_queued("erase") && !document.only_erases();
         for id in document.sections.erase.iter().flat_map(|erase| &erase.disks) {
             if document.sections.disks.get(id).is_none() {
-                self.say(Code::NoSuchThing, "erase.disks", format!("there is no disk `{id}`"));
+                self.say(Code::NoSuchThing, "erase.disks", format!("disk `{id}` not found"));
             }
             let mut nodes = document.sections.storage.iter();
             let used = nodes.find(|node| node.on().contains(id) && node.is_retained());
@@ -624,7 +637,7 @@ impl<'a> Checker<'a> {
 
     fn boot_files(&mut self, boot: &Boot) {
         for (name, file) in boot.files.named() {
-            let Some(Fetched { sources, digest }) = file else { continue };
+            let Some(FetchedFile { sources, digest }) = file else { continue };
             let place = format!("boot.files.{name}");
             if sources.is_empty() {
                 let what = "no sources are given";

@@ -59,9 +59,9 @@ fn lists(document: &Document) -> Vec<(String, usize)> {
             lists.push((format!("boot.files.{name}.sources"), count));
         }
     }
-    let flow = all.flow.as_ref();
+    let actions = all.flow.as_ref().and_then(|flow| flow.actions.as_ref());
     let erase = all.erase.as_ref();
-    lists.push(("flow.actions".to_owned(), flow.map_or(0, |flow| flow.actions.len())));
+    lists.push(("flow.actions".to_owned(), actions.map_or(0, Vec::len)));
     lists.push(("erase.disks".to_owned(), erase.map_or(0, |erase| erase.disks.len())));
     lists
 }

@@ -103,7 +103,7 @@ impl Known for Secrets {
     fn get(&self, name: &str) -> Result<String, Failure> {
         let secret = self.0.get(name).map(|secret| secret.expose_secret().to_owned());
         secret.ok_or_else(|| {
-            let reason = format!("there is no secret `{name}` here");
+            let reason = format!("secret `{name}` not found");
             Failure { kind: FailureKind::Precheck, reason }
         })
     }

@@ -71,6 +71,10 @@ pub struct DiskMatch {
     /// Names below `/dev/disk`, of which at least one leads to it: `by-id/ata-…`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<String>,
+    /// If the `links` below `by-id` lead to exactly one disk, they decide: `kernel_name` need not
+    /// agree, and `by_path` only if another disk has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub links_first: bool,
     /// `host:channel:target:lun` of SCSI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hctl: Option<String>,
@@ -194,6 +198,9 @@ pub struct Image {
     /// The digest of the fetched bytes: `sha256:…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// The digest of the unpacked bytes: `sha256:…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpacked_digest: Option<String>,
     /// The URL of its chunk manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
@@ -228,6 +235,7 @@ pub enum Compression {
     None,
     Gzip,
     Zstd,
+    Xz,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -284,26 +292,26 @@ pub struct Boot {
 #[serde(deny_unknown_fields)]
 pub struct BootFiles {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<Fetched>,
+    pub kernel: Option<FetchedFile>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initrd: Option<Fetched>,
+    pub initrd: Option<FetchedFile>,
     /// The loader for UEFI: systemd-boot, or an image of GRUB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loader: Option<Fetched>,
+    pub loader: Option<FetchedFile>,
     /// A unified kernel image: kernel, initramfs and command line in one file for UEFI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uki: Option<Fetched>,
+    pub uki: Option<FetchedFile>,
     /// GRUB's `boot.img`, for BIOS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grub_boot: Option<Fetched>,
+    pub grub_boot: Option<FetchedFile>,
     /// GRUB's `core.img`, for BIOS. It looks for `/hoist/grub.cfg` by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grub_core: Option<Fetched>,
+    pub grub_core: Option<FetchedFile>,
 }
 
 impl BootFiles {
     /// All by their names in the document.
-    pub fn named(&self) -> [(&'static str, Option<&Fetched>); 6] {
+    pub fn named(&self) -> [(&'static str, Option<&FetchedFile>); 6] {
         [
             ("kernel", self.kernel.as_ref()),
             ("initrd", self.initrd.as_ref()),
@@ -322,7 +330,7 @@ impl BootFiles {
 /// A file that is fetched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Fetched {
+pub struct FetchedFile {
     /// URLs; the first that answers is used.
     pub sources: Vec<String>,
     /// The digest of the fetched bytes: `sha256:…`. A file without a digest is refused.
@@ -362,9 +370,13 @@ pub enum BootOrder {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
-    /// Actions in their order. By default all actions that have a section.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<String>,
+    /// Actions in their order; `[]` means none. By default all actions that have a section.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Vec<String>")]
+    pub actions: Option<Vec<String>>,
+    /// The actions of the document that the command line leaves out. They keep their claims.
+    #[serde(skip)]
+    pub left_out: Vec<String>,
     #[serde(default)]
     pub end: End,
     #[serde(default)]

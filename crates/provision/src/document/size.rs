@@ -114,7 +114,7 @@ impl FromStr for Bytes {
         let names = || UNITS.map(|(name, _)| name).join(", ");
         let scale = UNITS.iter().find(|(name, _)| *name == unit);
         let Some((_, scale)) = scale else {
-            return Err(wrong(&format!("there is no unit `{unit}`; there are {}", names())));
+            return Err(wrong(&format!("unknown unit `{unit}`; the units are {}", names())));
         };
         let number = millionths(number)
             .ok_or_else(|| wrong("it begins with no number; write it like `20 GiB`"))?;
@@ -232,16 +232,16 @@ mod tests {
     fn invalid_size_is_refused_with_an_example() {
         for (text, why) in [
             ("20", "the unit is missing; write it like `20 GiB`, `80%` or `rest`"),
-            ("20 gib", "there is no unit `gib`"),
+            ("20 gib", "unknown unit `gib`"),
             ("GiB", "it begins with no number"),
             ("0 GiB", "nothing fits into nothing"),
-            ("-1 GiB", "there is no unit"),
+            ("-1 GiB", "unknown unit"),
             ("2 EiB", "no disk is that large"),
             ("99999999999999999999 PiB", "it begins with no number"),
             ("0%", "more than 0%"),
             ("101%", "at most 100%"),
             ("1.001%", "a share is"),
-            ("remaining", "there is no unit `remaining`"),
+            ("remaining", "unknown unit `remaining`"),
             ("", "the unit is missing"),
         ] {
             let error = text.parse::<Size>().expect_err(text).to_string();

@@ -84,10 +84,54 @@ sections:
     let found = read("doc.yaml", yaml.as_bytes()).expect_err("unknown");
     assert_eq!(
         found[0].to_string(),
-        "doc.yaml:5:32: unknown field `siz` [unreadable]; did you mean `size`?"
+        "doc.yaml:5:32: storage.root.part.siz: unknown field `siz` [unreadable]; did you mean `size`?"
     );
     let found = one(&json!({"storag": []}));
     assert_eq!(found.diagnostic.hint.as_deref(), Some("did you mean `storage`?"));
+}
+
+#[test]
+fn all_type_errors_are_reported_with_their_paths() {
+    let yaml = "\
+api: hoist/v1
+txn: 1
+sections:
+  node: {id: 0012, generation: many}
+  disks:
+    os: {match: {serial: 0012}, wipe: [ext5]}
+  storage:
+    - part: {id: root, on: os, siz: 20 GiB}
+    - part: {id: data, on: os, size: 10 quarks, number: 4}
+    - luks: {id: l, on: data, key: 4711}
+  images:
+    i: {sources: ['file:///x'], target: root, grow: perhaps}
+  flow: {end: never}
+  fils: []
+";
+    let found = read("doc.yaml", yaml.as_bytes()).expect_err("it has errors");
+    assert!(found.iter().all(|found| found.code == Code::Unreadable), "{found:#?}");
+    let text: Vec<String> = found.iter().map(ToString::to_string).collect();
+    // The first one has its line, too.
+    assert!(text[0].starts_with("doc.yaml:2:"), "{text:#?}");
+    for part in [
+        "txn: ",
+        "node.generation: ",
+        "disks.os.wipe",
+        "storage.root.part.siz: unknown field `siz`",
+        "storage.data.part.size: ",
+        "storage.data.part.number: unknown field `number`",
+        "storage.l.luks.key: ",
+        "images.i.grow: ",
+        "flow.end: unknown variant `never`",
+        "fils: unknown field `fils`",
+    ] {
+        assert_eq!(text.iter().filter(|text| text.contains(part)).count(), 1, "{part}: {text:#?}");
+    }
+    assert_eq!(text.len(), 10, "{text:#?}");
+    assert!(!text.concat().contains("4711"), "it may be the secret: {text:#?}");
+    // JSON has types of its own.
+    let json = r#"{"api": "hoist/v1", "txn": "x", "sections": {"disks": {"os": {"match": 5}}}}"#;
+    assert_eq!(read("doc.json", json.as_bytes()).expect_err("it has errors").len(), 2);
 }
 
 #[test]
@@ -296,7 +340,7 @@ fn erase_of_a_disk_with_adopted_table_is_refused() {
         })
     };
     let code = Code::Contradiction;
-    is(&with_flow(json!([]), "adopt"), code, "erase.disks");
+    is(&with_flow(json!(["erase", "disks"]), "adopt"), code, "erase.disks");
     is(&with_flow(json!(["erase", "images"]), "make"), code, "erase.disks");
     for good in [json!([]), json!(["erase"]), json!(["erase", "report", "reboot"])] {
         read("doc", with(&with_flow(good, "make")).as_bytes()).expect("it is erased");
@@ -380,7 +424,7 @@ fn examples_of_the_page_are_valid_documents() {
     }
 }
 
-/// A machine with empty disks that are what a document says of them.
+/// A machine with empty disks as a document describes them.
 fn machine_of(document: &Document) -> crate::facts::Facts {
     let disk = |(id, disk): (&Id, &Disk)| {
         let known = disk.matches.clone();
@@ -490,6 +534,31 @@ fn oversized_document_is_refused_quickly() {
 }
 
 proptest! {
+    #[test]
+    fn type_errors_in_any_place_are_read_without_panic(
+        path in proptest::sample::select(vec![
+            "/api", "/txn", "/sections", "/sections/disks", "/sections/disks/os",
+            "/sections/disks/os/match", "/sections/storage", "/sections/storage/0",
+            "/sections/storage/0/part", "/sections/storage/0/part/size", "/sections/images/i",
+        ]),
+        junk in proptest::sample::select(vec![
+            json!(null), json!(true), json!(-1), json!("x"), json!([[]]), json!({"a": {"b": 1}}),
+        ]),
+    ) {
+        let mut document = json!({
+            "api": "hoist/v1", "txn": "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e41",
+            "sections": {
+                "disks": {"os": {"match": {"serial": "A1"}}},
+                "storage": [{"part": {"id": "a", "on": "os", "size": "1 GiB"}}],
+                "images": {"i": {"sources": ["file:///x"], "target": "a"}},
+            },
+        });
+        *document.pointer_mut(path).expect("it is there") = junk;
+        if let Err(found) = read("doc", document.to_string().as_bytes()) {
+            prop_assert!(!found.is_empty());
+        }
+    }
+
     #[test]
     fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = read("x", &bytes);

@@ -1,20 +1,22 @@
 //! Refusals: layouts that are possible, and that a safety rule forbids.
+//!
+//! Does not belong here: layouts that are impossible (`table`, `stack`).
+
+mod config_drive;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use uuid::Uuid;
 
+use super::contents::keeps_contents;
 use super::guid::{derive, is_derived};
-use super::{
-    Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount,
-    disks_of_root,
-};
+use super::{Context, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount, disks_of_root};
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
 use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::size::MIB;
-use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
+use crate::document::{BootFirmware, Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
     Bus, BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
@@ -80,8 +82,13 @@ fn is_ours(
     if markers.peek().is_none() {
         return false;
     }
+    // Another installation replaces this one. The same installation only completes itself.
+    let is_marker = signature.kind == SignatureKind::Hoist;
+    if is_finished(context, facts) && matches!(plan.work, Work::Table(_)) && !is_marker {
+        return false;
+    }
     let of_image = |marker: &Signature| marker.ours.as_ref().is_some_and(|ours| ours.of_image);
-    if signature.kind == SignatureKind::Hoist || markers.any(of_image) {
+    if is_marker || markers.any(of_image) {
         return true;
     }
     // Partitions from before hoist have PARTUUIDs that hoist did not derive.
@@ -119,23 +126,30 @@ fn is_at_work(context: &Context<'_>, facts: &DiskFacts) -> bool {
     facts.signatures.iter().any(|signature| is_of_this_run(context, signature))
 }
 
+/// Whether this transaction completed the disk. Since then its partitions hold the data of the
+/// installed system, which only `wipe` gives up.
+fn is_finished(context: &Context<'_>, facts: &DiskFacts) -> bool {
+    let txn = context.document.txn;
+    let mut ours = facts.signatures.iter().filter(|signature| is_marker(context, signature));
+    ours.any(|signature| signature.ours.as_ref().is_some_and(|ours| ours.txn == txn))
+        && !is_at_work(context, facts)
+}
+
 fn is_marker(context: &Context<'_>, signature: &Signature) -> bool {
     let node = context.document.node_id();
     is_of_this_run(context, signature)
         || (!node.is_empty() && signature.ours.as_ref().is_some_and(|ours| ours.node == node))
 }
 
-/// Whether a signature belongs to a partition that already exists as desired. A derived GUID is of
-/// this transaction.
+/// Whether a signature belongs to a partition that exists and keeps its contents. A derived GUID is
+/// of this transaction.
 fn is_settled(
     context: &Context<'_>,
     plan: &DiskPlan,
     facts: &DiskFacts,
     signature: &Signature,
 ) -> bool {
-    let stays = |change: &&super::Change| {
-        matches!(change.what, Difference::Kept | Difference::Resized) && change.after.is_some()
-    };
+    let stays = |change: &&super::TableChange| change.what.keeps_contents();
     let is_table = matches!(signature.kind, SignatureKind::Gpt | SignatureKind::Mbr);
     if is_table && signature.place == SignaturePlace::Disk {
         let mut before = plan.changes.iter().filter(|change| change.before.is_some()).peekable();
@@ -145,11 +159,16 @@ fn is_settled(
     let at = place_of(facts.table.as_ref(), signature);
     let txn = context.document.txn;
     let node = context.document.node_id();
-    let ours: Vec<_> =
-        table.partitions.iter().map(|part| Some(derive(txn, node, &part.id))).collect();
-    // Only the old range counts: the range that the partition grows over is foreign.
     let mut there = plan.changes.iter().filter(stays).filter_map(|change| change.before.as_ref());
-    there.any(|entry| ours.contains(&entry.partuuid) && entry.range().contains(&at))
+    let Some(entry) = there.find(|entry| entry.range().contains(&at)) else { return false };
+    // While this transaction is in progress, data without a known signature is left of
+    // contents that are made again. On a finished disk it may be data of the installed system.
+    let is_left = signature.kind == SignatureKind::Unknown && is_at_work(context, facts);
+    let mut parts = table.partitions.iter();
+    parts.any(|part| {
+        entry.partuuid == Some(derive(txn, node, &part.id))
+            && (is_left || keeps_contents(context, facts, entry.number, &part.id))
+    })
 }
 
 /// S4: foreign data stays, unless `wipe` names its kind.
@@ -182,13 +201,18 @@ fn foreign(
 }
 
 fn unnamed(plan: &DiskPlan, strange: &[&Signature]) -> ProvisionDiagnostic {
-    let mut kinds: Vec<_> = strange.iter().map(|signature| signature.kind.as_str()).collect();
-    kinds.sort_unstable();
+    let mut kinds: Vec<_> = strange.iter().map(|signature| signature.kind).collect();
+    kinds.sort_unstable_by_key(|kind| kind.as_str());
     kinds.dedup();
-    let what = format!("disk `{}` holds {}", plan.kernel_name, kinds.join(", "));
+    let named = |name: fn(SignatureKind) -> &'static str| {
+        kinds.iter().map(|kind| name(*kind)).collect::<Vec<_>>().join(", ")
+    };
+    let what = format!("disk `{}` holds {}", plan.kernel_name, named(SignatureKind::title));
     let seen = strange.iter().map(ToString::to_string);
-    let hint =
-        format!("if all of that may be destroyed, say `wipe: [{}]` of the disk", kinds.join(", "));
+    let hint = format!(
+        "if all of that may be destroyed, say `wipe: [{}]` of the disk",
+        named(SignatureKind::as_str)
+    );
     let found =
         ProvisionDiagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
     found.evidence(seen).hint(hint)
@@ -205,8 +229,10 @@ fn is_stack(kind: SignatureKind) -> bool {
             | Kind::Zfs
             | Kind::Btrfs
             | Kind::Bcache
+            | Kind::Bcachefs
             | Kind::Ceph
             | Kind::Drbd
+            | Kind::Stratis
     )
 }
 
@@ -503,6 +529,18 @@ fn firmware(context: &Context<'_>) -> Vec<ProvisionDiagnostic> {
     };
     let (bios, uefi) = started_by(boot, firmware);
     let root = disks_of_mount(context.document, "/");
+    // Another machine boots from a loop device.
+    let is_booted = |id: &Id| context.fact(id).is_some_and(|disk| disk.bus != Some(Bus::Loop));
+    let other = match (boot.firmware, firmware) {
+        (BootFirmware::Uefi, Firmware::Bios) => Some(("UEFI", "BIOS")),
+        (BootFirmware::Bios, Firmware::Uefi) => Some(("BIOS", "UEFI")),
+        _ => None,
+    };
+    if let Some((only, started)) = other.filter(|_| root.iter().any(is_booted)) {
+        let what = format!("the document is for {only} only, and {started} started the machine");
+        let hint = format!("start the machine by {only}, or take `both`, or leave it out");
+        say("boot.firmware".to_owned(), what, &hint);
+    }
     for (id, disk) in root.iter().filter_map(|id| Some((id, context.fact(id)?))) {
         if bios && disk.logical_sector == 4096 {
             let name = &disk.kernel_name;
@@ -590,6 +628,7 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<ProvisionDiagnostic
             }
         }
         found.extend(cloned(layout, plan, disk));
+        found.extend(config_drive::other(context, plan, disk));
     }
     found
 }
@@ -602,9 +641,14 @@ fn remains(
     signature: &Signature,
 ) -> bool {
     let Some(plan) = plan else { return true };
-    let is_untouched = matches!(plan.work, Work::None);
-    !plan.destroys.contains(signature)
-        && (is_untouched || !is_settled(context, plan, disk, signature))
+    // Content that the run would replace without `wipe` is refused as foreign data.
+    match plan.work {
+        Work::None => !plan.destroys.contains(signature),
+        _ => {
+            retained_at(plan, disk, signature).is_some()
+                && !is_settled(context, plan, disk, signature)
+        }
+    }
 }
 
 /// The retained partition that holds a signature.

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::guid::name_of;
-use super::{Change, Difference, DiskPlan, Entry, Layout, StackPlan, Work};
+use super::{Difference, DiskPlan, Entry, Layout, StackPlan, TableChange, Work};
 use crate::document::Bytes;
 use crate::facts::{Signature, SignaturePlace};
 
@@ -49,18 +49,24 @@ impl Display for DiskPlan {
     }
 }
 
-impl Display for Change {
+impl Display for TableChange {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (sign, word) = match self.what {
             Difference::Kept => ('=', "kept"),
             Difference::New => ('+', "new"),
-            Difference::Resized => ('~', "resized"),
+            Difference::Renamed => ('~', "renamed"),
+            Difference::Recreated => ('!', "recreated, data lost"),
             Difference::Deleted => ('-', "deleted"),
         };
         let Some(entry) = self.after.as_ref().or(self.before.as_ref()) else { return Ok(()) };
         write!(f, "  {sign} {word:<8}{entry}")?;
-        if let (Difference::Resized, Some(before)) = (self.what, &self.before) {
-            write!(f, ", was {}", Bytes(before.len))?;
+        match (self.what, &self.before) {
+            (Difference::Recreated, Some(before)) => write!(f, ", was {}", Bytes(before.len))?,
+            (Difference::Renamed, Some(Entry { number, name, type_guid, .. })) => {
+                let kind = type_guid.map_or_else(|| "no type".to_owned(), name_of);
+                write!(f, ", was {number}  {name}  {kind}")?;
+            }
+            _ => {}
         }
         writeln!(f)
     }
@@ -78,7 +84,7 @@ impl Display for Entry {
 
 impl Display for Signature {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in ", self.kind)?;
+        write!(f, "{} in ", self.kind.title())?;
         match self.place {
             SignaturePlace::Disk => f.write_str("the disk")?,
             SignaturePlace::Partition(number) => write!(f, "partition {number}")?,

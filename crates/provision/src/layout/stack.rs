@@ -120,7 +120,7 @@ fn volume(context: &Context<'_>, sizes: &Sizes, lv: &Lv) -> Result<u64, Provisio
         other => bytes(other),
     };
     if all > whole || size == 0 {
-        let what = format!("there is no room for {} in `{}`", lv.size, lv.on);
+        let what = format!("no room for {} in `{}`", lv.size, lv.on);
         let seen = [format!("all of it has {}, and {} are asked for", Bytes(whole), Bytes(all))];
         let found = ProvisionDiagnostic::new(Code::NoRoom, format!("storage.{}.size", lv.id), what);
         return Err(found

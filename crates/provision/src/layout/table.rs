@@ -1,4 +1,6 @@
 //! The table of one disk: the positions of its partitions, and the changes.
+//!
+//! Does not belong here: volumes above partitions (`stack`) and safety rules (`refuse`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -6,7 +8,7 @@ use std::ops::Range;
 use uuid::Uuid;
 
 use super::guid::{derive, type_of};
-use super::{Change, Context, Difference, DiskPlan, Entry, PartitionPlan, TablePlan, Work};
+use super::{Context, Difference, DiskPlan, Entry, PartitionPlan, TableChange, TablePlan, Work};
 use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::size::MIB;
 use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode};
@@ -68,7 +70,7 @@ pub(super) fn disk(
     if parts.is_empty() {
         let kept = |part| {
             let entry = Some(Entry::from(part));
-            Change { what: Difference::Kept, before: entry.clone(), after: entry }
+            TableChange { what: Difference::Kept, before: entry.clone(), after: entry }
         };
         plan.changes = before.iter().map(kept).collect();
         return Ok(plan);
@@ -130,7 +132,7 @@ impl<'a> Table<'a> {
             .zip(&kept)
             .map(|(part, kept)| kept.is_none().then_some(part.size))
             .collect();
-        let places = place(&aligned(self.geometry()), &fences, &sizes)
+        let places = place(&aligned(self.geometry()), &fences, &sizes, self.service_room())
             .map_err(|lack| vec![self.no_room(&lack)])?;
         let mut numbers = Numbers::beside(kept.iter().flatten().map(|part| part.number));
         let plans = self.parts.iter().zip(&kept).zip(places);
@@ -140,6 +142,15 @@ impl<'a> Table<'a> {
                 None => self.new_one(part, numbers.next(), &place),
             })
             .collect())
+    }
+
+    /// Bytes of the new partitions that firmware, loader and config drive need. Shares of the disk
+    /// do not count them, so the last share gets so much less.
+    fn service_room(&self) -> u64 {
+        let roles = [PartRole::BiosBoot, PartRole::Boot, PartRole::Esp, PartRole::ConfigDrive];
+        let parts = self.parts.iter().filter(|part| part.retain.is_none());
+        let sizes = parts.filter(|part| roles.contains(&part.role)).map(|part| exact(part.size));
+        sizes.fold(0, u64::saturating_add)
     }
 
     fn new_one(&self, part: &Part, number: u32, place: &Range<u64>) -> PartitionPlan {
@@ -236,14 +247,14 @@ impl<'a> Table<'a> {
         Ok(Some(existing))
     }
 
-    /// Whether the faults are those of a power loss while a table was written: the first copy is
+    /// Whether the defects are those of a power loss while a table was written: the first copy is
     /// damaged, or is of this transaction, and the second one is not written yet.
     fn is_cut_off(&self, table: &TableFacts) -> bool {
         let txn = self.context.document.txn.to_string();
         let mut parts = table.partitions.iter();
         let is_ours = parts.any(|part| part.type_guid == Some(IN_PROGRESS) && part.name == txn);
         let is_left = |flaw: &String| is_of_first(flaw) || (is_ours && is_of_second(flaw));
-        table.kind == TableKind::Gpt && table.faults.iter().all(is_left)
+        table.kind == TableKind::Gpt && table.defects.iter().all(is_left)
     }
 
     /// Retained partitions must be distinct and must not overlap.
@@ -270,7 +281,7 @@ impl<'a> Table<'a> {
     fn no_room(&self, lack: &Lack) -> ProvisionDiagnostic {
         let part = self.parts[lack.at];
         let what = format!(
-            "there is no room for {} on disk `{}`; the largest free range has {}",
+            "no room for {} on disk `{}`; the largest free range has {}",
             part.size,
             self.facts.kernel_name,
             Bytes(lack.free)
@@ -400,7 +411,7 @@ impl<'a> Table<'a> {
 }
 
 fn is_sound(table: &TableFacts) -> bool {
-    table.kind == TableKind::Gpt && table.faults.is_empty()
+    table.kind == TableKind::Gpt && table.defects.is_empty()
 }
 
 fn shown(part: &PartitionFacts) -> String {
@@ -452,6 +463,14 @@ impl Numbers {
     }
 }
 
+/// The bytes of an exact size, aligned. Other sizes have none of their own.
+fn exact(size: Size) -> u64 {
+    match size {
+        Size::Exact(Bytes(bytes)) => up(bytes),
+        Size::Percent(_) | Size::Rest => 0,
+    }
+}
+
 /// Partitions without room, and the available room.
 struct Lack {
     at: usize,
@@ -468,11 +487,13 @@ fn down(bytes: u64) -> u64 {
 
 /// Places partitions that have no position yet (`Some` of their size), in their order: those before
 /// the rest from the front, those behind it from the back, and the rest in the largest free range
-/// between. No partition overlaps a fence. A partition with a position gets an empty range.
+/// between. No partition overlaps a fence. A partition with a position gets an empty range. A share
+/// that lacks at most `service` bytes gets the room that there is.
 fn place(
     usable: &Range<u64>,
     fences: &[Range<u64>],
     sizes: &[Option<Size>],
+    service: u64,
 ) -> Result<Vec<Range<u64>>, Lack> {
     let mut fences = fences.to_vec();
     fences.sort_by_key(|fence| fence.start);
@@ -483,14 +504,21 @@ fn place(
     let rest = sizes.iter().position(|size| *size == Some(Size::Rest)).unwrap_or(sizes.len());
     let mut places = vec![0..0; sizes.len()];
     let bytes = |size: Size| match size {
-        Size::Exact(Bytes(bytes)) => up(bytes),
         Size::Percent(share) => down(share.of(total)),
-        Size::Rest => 0,
+        other => exact(other),
     };
     let largest = |free: &[Range<u64>]| free.iter().map(|r| r.end - r.start).max().unwrap_or(0);
     for (at, size) in sizes.iter().enumerate().take(rest) {
         let Some(size) = size else { continue };
-        let wanted = bytes(*size);
+        let mut wanted = bytes(*size);
+        if matches!(size, Size::Percent(_)) {
+            let behind = sizes[at + 1..].iter().flatten().map(|size| exact(*size));
+            let behind = behind.fold(0, u64::saturating_add);
+            let room = largest(&free).saturating_sub(behind);
+            if room < wanted && wanted - room <= service {
+                wanted = room;
+            }
+        }
         let fits = |range: &Range<u64>| wanted > 0 && range.end - range.start >= wanted;
         let Some(slot) = free.iter().position(fits) else {
             return Err(Lack { at, free: largest(&free) });
@@ -542,11 +570,11 @@ impl From<&PartitionPlan> for Entry {
 }
 
 /// Compares two tables. Partitions are the same if PARTUUID and start are equal.
-fn differences(before: &[PartitionFacts], after: &[PartitionPlan]) -> Vec<Change> {
+fn differences(before: &[PartitionFacts], after: &[PartitionPlan]) -> Vec<TableChange> {
     let is_same = |is: &PartitionFacts, will: &PartitionPlan| {
         is.partuuid == Some(will.partuuid) && is.start == will.start
     };
-    let mut changes: Vec<Change> = after
+    let mut changes: Vec<TableChange> = after
         .iter()
         .map(|will| {
             let is = before.iter().find(|is| is_same(is, will));
@@ -557,14 +585,15 @@ fn differences(before: &[PartitionFacts], after: &[PartitionPlan]) -> Vec<Change
                 {
                     Difference::Kept
                 }
-                Some(_) => Difference::Resized,
+                Some(is) if is.len == will.len => Difference::Renamed,
+                Some(_) => Difference::Recreated,
             };
-            Change { what, before: is.map(Entry::from), after: Some(will.into()) }
+            TableChange { what, before: is.map(Entry::from), after: Some(will.into()) }
         })
         .collect();
     let gone = before.iter().filter(|is| !after.iter().any(|will| is_same(is, will)));
     let deleted =
-        |is| Change { what: Difference::Deleted, before: Some(Entry::from(is)), after: None };
+        |is| TableChange { what: Difference::Deleted, before: Some(Entry::from(is)), after: None };
     changes.extend(gone.map(deleted));
     let start = |entry: &Option<Entry>| entry.as_ref().map(|entry| entry.start);
     changes.sort_by_key(|change| {

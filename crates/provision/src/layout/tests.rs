@@ -65,7 +65,7 @@ impl TablePlan {
             kind: TableKind::Gpt,
             id: Some(self.guid.to_string()),
             partitions: self.partitions.iter().map(partition).collect(),
-            faults: Vec::new(),
+            defects: Vec::new(),
         }
     }
 }
@@ -82,7 +82,10 @@ fn after(layout: &Layout, facts: &Facts) -> Facts {
         disk.signatures.push(signature(SignatureKind::Gpt, SignaturePlace::Disk, 512));
         for part in table.partitions.iter().filter(|part| !part.retained) {
             let place = SignaturePlace::Partition(part.number);
-            disk.signatures.push(signature(SignatureKind::Ext, place, part.start + 1080));
+            let mut found = signature(SignatureKind::Ext, place, part.start + 1080);
+            let fs = layout.stack.iter().find(|fs| fs.kind == "fs" && fs.on == [part.id.clone()]);
+            found.uuid = fs.map(|fs| fs.uuid.to_string());
+            disk.signatures.push(found);
         }
     }
     facts
@@ -271,7 +274,7 @@ fn a_second_run_changes_nothing() {
 }
 
 #[test]
-fn difference_shows_kept_new_resized_and_deleted() {
+fn difference_shows_kept_new_recreated_and_deleted() {
     let small =
         document(json!({"storage": [part("a", "1 GiB"), part("b", "1 GiB"), part("c", "1 GiB")]}));
     let facts = machine([disk("sda", 8 * GIB)]);
@@ -283,11 +286,12 @@ fn difference_shows_kept_new_resized_and_deleted() {
     let layout = laid_out(&other, &there);
     let changes: Vec<_> = layout.disks[0].changes.iter().map(|change| change.what).collect();
     // `c` is deleted, and `d` is placed behind the larger `b`.
-    let expected = [Difference::Kept, Difference::Resized, Difference::Deleted, Difference::New];
+    let expected = [Difference::Kept, Difference::Recreated, Difference::Deleted, Difference::New];
     assert_eq!(changes, expected);
     let destroyed: Vec<_> = layout.disks[0].destroys.iter().map(|s| (s.kind, s.place)).collect();
     let expected = [
         (SignatureKind::Gpt, SignaturePlace::Disk),
+        (SignatureKind::Ext, SignaturePlace::Partition(2)),
         (SignatureKind::Ext, SignaturePlace::Partition(3)),
     ];
     assert_eq!(destroyed, expected);
@@ -309,7 +313,7 @@ fn used() -> DiskFacts {
         kind: TableKind::Gpt,
         id: Some(Uuid::from_u128(99).to_string()),
         partitions: (1..=4).map(partition).collect(),
-        faults: Vec::new(),
+        defects: Vec::new(),
     };
     let mut signatures = vec![signature(SignatureKind::Gpt, SignaturePlace::Disk, 512)];
     for part in &table.partitions {

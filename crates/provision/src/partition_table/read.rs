@@ -1,12 +1,14 @@
 //! Reading partition tables from untrusted bytes.
+//!
+//! Does not belong here: the future table (`layout`) and writing.
 
 use std::collections::BTreeSet;
 use std::{fmt, io};
 
 use uuid::Uuid;
 
-use super::encode::{ENTRY, Geometry, HEADER, MAGIC, PROTECTIVE};
-use super::{Partition, Table};
+use super::encode::{ENTRY, Geometry, HEADER, MAGIC, PARTITIONS, PROTECTIVE};
+use super::{IN_PROGRESS, Partition, Table};
 use crate::facts::PartitionFacts;
 use crate::read_at::ReadAt;
 
@@ -121,6 +123,22 @@ pub fn read(disk: &(impl ReadAt + ?Sized), sector: u32) -> io::Result<TableOnDis
         }
         (Err(first), Err(second)) => neither(disk, &geometry, first, second),
     }
+}
+
+/// The transaction of an in-progress table of which a power cut left only the entries: they are
+/// written before the header and cleared after it.
+pub fn txn_of_entries(disk: &(impl ReadAt + ?Sized), sector: u32) -> io::Result<Option<String>> {
+    let geometry = Geometry { size: disk.size(), sector: u64::from(sector) };
+    let at = 2 * geometry.sector;
+    let mut array = vec![0; PARTITIONS as usize * ENTRY];
+    if at + array.len() as u64 > geometry.size {
+        return Ok(None);
+    }
+    disk.read_at(at, &mut array)?;
+    let mut entries = (1..).zip(array.chunks_exact(ENTRY));
+    let marked = entries.find(|(_, entry)| uuid(entry, 0) == IN_PROGRESS);
+    let marked = marked.and_then(|(number, entry)| parse_entry(number, entry, &geometry));
+    Ok(marked.map(|partition| partition.name))
 }
 
 fn whole(table: Table, mut flaws: Vec<Flaw>, geometry: &Geometry) -> TableOnDisk {
@@ -520,7 +538,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_is_read_without_panic(
+        fn arbitrary_bytes_are_read_without_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..4096), sector in sector(), magic: bool,
         ) {
             let mut bytes = bytes;

@@ -1,6 +1,10 @@
 //! Planner of boot files, boot code and firmware variables.
+//!
+//! Does not belong here: the formats of firmware variables, and writing them (`hoist-device`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use uuid::Uuid;
 
 use super::context::PlanContext;
 use super::fragment::{Fragment, PlannedStep};
@@ -10,7 +14,8 @@ use crate::claim::started_by;
 use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::size::{KIB, MIB};
 use crate::document::{
-    Boot, BootLoader, BootOrder, Bytes, Document, Fetched, Fs, FsKind, Id, PartRole, StorageNode,
+    Boot, BootLoader, BootOrder, Bytes, Document, FetchedFile, Fs, FsKind, Id, PartRole,
+    StorageNode,
 };
 use crate::facts::{Bus, Facts, Firmware};
 use crate::layout::{DiskPlan, Layout, PartitionPlan};
@@ -34,14 +39,42 @@ pub struct DesiredBoot<'a> {
     pub volume: &'a PartitionPlan,
     pub files: BTreeMap<String, Source>,
     /// For BIOS: the partition of the core, `boot.img` and `core.img`.
-    pub grub: Option<(&'a PartitionPlan, RemoteFile, RemoteFile)>,
+    pub grub: Option<Grub<'a>>,
     /// The boot entry for UEFI.
     pub entry: Option<Entry>,
+    /// Further volumes with the same files, as on the other disks of a mirror.
+    pub copies: Vec<BootCopy<'a>>,
     /// Kernel arguments.
     pub arguments: String,
 }
 
-impl DesiredBoot<'_> {
+/// Another volume that starts the system.
+#[derive(Debug)]
+pub struct BootCopy<'a> {
+    pub disk: &'a DiskPlan,
+    pub volume: &'a PartitionPlan,
+    pub grub: Option<Grub<'a>>,
+    pub entry: Option<Entry>,
+}
+
+/// The partition of GRUB's core, `boot.img` and `core.img`.
+type Grub<'a> = (&'a PartitionPlan, RemoteFile, RemoteFile);
+
+impl<'a> DesiredBoot<'a> {
+    /// All boot volumes, the first one first, each with its disk and its GRUB for BIOS.
+    pub fn volumes(
+        &self,
+    ) -> impl Iterator<Item = (&'a DiskPlan, &'a PartitionPlan, Option<&Grub<'a>>)> {
+        let copies = self.copies.iter().map(|copy| (copy.disk, copy.volume, copy.grub.as_ref()));
+        std::iter::once((self.disk, self.volume, self.grub.as_ref())).chain(copies)
+    }
+
+    /// The boot entries of all volumes, in the same order.
+    fn entries(&self) -> Vec<Entry> {
+        let copies = self.copies.iter().filter_map(|copy| copy.entry.clone());
+        self.entry.iter().cloned().chain(copies).collect()
+    }
+
     /// The files that are fetched.
     pub fn fetched(&self) -> impl Iterator<Item = &RemoteFile> {
         let files = self.files.values().filter_map(|source| match source {
@@ -67,7 +100,7 @@ pub fn desired<'a>(
         if section.files.is_empty() {
             return Ok(None);
         }
-        let what = "nothing is mounted at `/`, so there is nothing to start";
+        let what = "no file system is mounted at `/`, so the boot loader has no system to start";
         return Err(vec![ProvisionDiagnostic::new(Code::Contradiction, "boot.files", what)]);
     };
     let mut builder = BootBuilder { document, layout, section, facts, found: Vec::new() };
@@ -104,18 +137,66 @@ impl<'a> BootBuilder<'_, 'a> {
             let config = grub_config(&arguments, files.contains_key(INITRD));
             files.insert(GRUB_CONFIG.to_owned(), Source::Text(config));
         }
-        let grub = if bios { self.grub() } else { None };
+        let disk = volume.map(|(disk, _)| &disk.id);
+        let grub = if bios { self.grub(disk) } else { None };
         let (disk, volume) = volume?;
-        let sector = u64::from(disk.sector);
-        let entry = uefi.then(|| Entry {
-            partuuid: volume.partuuid,
-            number: volume.number,
-            start: volume.start / sector,
-            sectors: volume.len / sector,
-            file: format!("/{}", self.removable()),
-            arguments: options,
+        let entry = |disk: &DiskPlan, volume: &PartitionPlan| {
+            let sector = u64::from(disk.sector);
+            uefi.then(|| Entry {
+                partuuid: volume.partuuid,
+                number: volume.number,
+                start: volume.start / sector,
+                sectors: volume.len / sector,
+                file: format!("/{}", self.removable()),
+                arguments: options.clone(),
+            })
+        };
+        let copies = self.copies(roles, &volume.id).into_iter().map(|(disk, volume)| BootCopy {
+            disk,
+            volume,
+            grub: self.grub_of(&disk.id, grub.as_ref()),
+            entry: entry(disk, volume),
         });
-        Some(DesiredBoot { disk, volume, files, grub, entry, arguments })
+        let copies = copies.collect();
+        let entry = entry(disk, volume);
+        Some(DesiredBoot { disk, volume, files, grub, entry, copies, arguments })
+    }
+
+    /// The other partitions of the role of the boot volume that hoist makes with FAT.
+    fn copies(&self, roles: &[PartRole], first: &Id) -> Vec<(&'a DiskPlan, &'a PartitionPlan)> {
+        let storage = &self.document.sections.storage;
+        let parts = || {
+            storage.iter().filter_map(|node| match node {
+                StorageNode::Part(part) if roles.contains(&part.role) => Some(part),
+                _ => None,
+            })
+        };
+        let role = parts().find(|part| part.id == *first).map(|part| part.role);
+        let is_fat = |id: &Id| {
+            let mut fss = storage.iter().filter_map(StorageNode::as_fs);
+            fss.any(|fs| fs.on == *id && fs.kind == FsKind::Vfat && fs.retain.is_none())
+        };
+        let others = parts().filter(|part| {
+            let is_other = part.id != *first && Some(part.role) == role;
+            is_other && part.retain.is_none() && is_fat(&part.id)
+        });
+        others.filter_map(|part| self.layout.partition(&part.id)).collect()
+    }
+
+    /// GRUB for another disk, if there is a partition for its core.
+    fn grub_of(&self, disk: &Id, first: Option<&Grub<'a>>) -> Option<Grub<'a>> {
+        let (_, boot, core) = first?;
+        let part = self.grub_part(disk)?;
+        Some((part, boot.clone(), core.clone()))
+    }
+
+    fn grub_part(&self, disk: &Id) -> Option<&'a PartitionPlan> {
+        let is_it = |node: &&StorageNode| {
+            matches!(node, StorageNode::Part(part)
+                if part.role == PartRole::BiosBoot && part.on == *disk)
+        };
+        let part = self.document.sections.storage.iter().find(is_it)?;
+        Some(self.layout.partition(part.id())?.1)
     }
 
     /// The default path of firmware without a boot entry.
@@ -140,7 +221,7 @@ impl<'a> BootBuilder<'_, 'a> {
         let named = self.section.files.named();
         let file = named.into_iter().find(|(known, _)| *known == name).and_then(|(_, file)| file);
         let place = format!("boot.files.{name}");
-        let Some(Fetched { sources, digest }) = file else {
+        let Some(FetchedFile { sources, digest }) = file else {
             let found = ProvisionDiagnostic::new(Code::Missing, place, format!("{why} needs it"));
             self.found.push(found.hint("give its `sources` and its `digest`"));
             return None;
@@ -194,7 +275,8 @@ impl<'a> BootBuilder<'_, 'a> {
             // arguments come from the image itself or from the boot entry.
             BootLoader::Uki if self.section.files.loader.is_some() => {
                 entry(format!("title hoist\nefi /{UKI}\noptions {arguments}\n"));
-                let (loader, uki) = (self.file("loader", "it"), self.file("uki", "the loader"));
+                let loader = self.file("loader", "it");
+                let uki = self.file("uki", "the loader");
                 files.extend(loader.map(|file| (removable, Source::Fetched(file))));
                 files.extend(uki.map(|file| (UKI.to_owned(), Source::Fetched(file))));
                 None
@@ -207,12 +289,14 @@ impl<'a> BootBuilder<'_, 'a> {
         }
     }
 
-    fn grub(&mut self) -> Option<(&'a PartitionPlan, RemoteFile, RemoteFile)> {
+    /// GRUB for the disk of the boot volume, or for the first disk that has a place for it.
+    fn grub(&mut self, disk: Option<&Id>) -> Option<Grub<'a>> {
         let boot = self.file("grub_boot", "BIOS");
         let core = self.file("grub_core", "BIOS");
         // The layout refuses a document without this partition.
-        let part = self.part(&[PartRole::BiosBoot])?;
-        Some((self.layout.partition(&part)?.1, boot?, core?))
+        let first = || Some(self.layout.partition(&self.part(&[PartRole::BiosBoot])?)?.1);
+        let part = disk.and_then(|disk| self.grub_part(disk)).or_else(first)?;
+        Some((part, boot?, core?))
     }
 
     fn part(&self, roles: &[PartRole]) -> Option<Id> {
@@ -293,7 +377,7 @@ pub(super) fn reason_to_leave_firmware(
     } else if machine.facts.firmware != Firmware::Uefi {
         Some("this machine was not started by UEFI")
     } else if machine.boot.variables.is_none() {
-        Some("there is no efivarfs at /sys/firmware/efi/efivars")
+        Some("efivarfs not found at /sys/firmware/efi/efivars")
     } else {
         None
     }
@@ -308,13 +392,42 @@ fn check(context: &PlanContext<'_>) -> Vec<ProvisionDiagnostic> {
     }
 }
 
+/// Refuses to clear the boot code of an installed system that this run would not write again.
+fn check_boot_code(
+    context: &PlanContext<'_>,
+    opened: &BTreeMap<Id, OpenedDisk>,
+) -> Option<ProvisionDiagnostic> {
+    let document = context.document;
+    if document.sections.boot.is_none() || document.is_queued(boot::NAME) {
+        return None;
+    }
+    let parts = document.sections.storage.iter().filter_map(|node| match node {
+        StorageNode::Part(part) if part.role == PartRole::BiosBoot => Some(&part.id),
+        _ => None,
+    });
+    let mut planned = parts.filter_map(|id| context.layout.partition(id));
+    let (disk, _) =
+        planned.find(|(disk, part)| opened.contains_key(&disk.id) && is_kept(disk, part))?;
+    let what = format!("the boot code of disk `{}` would be cleared without `boot`", disk.id);
+    let refused = ProvisionDiagnostic::new(Code::Contradiction, "flow.actions", what);
+    Some(refused.hint("queue `boot`, too; it writes the boot code again"))
+}
+
+/// The boot files whose sources did not answer.
+pub(super) fn unanswered(context: &PlanContext<'_>) -> Vec<ProvisionDiagnostic> {
+    let silent = context.machine.boot.unanswered.iter().map(|reason| {
+        ProvisionDiagnostic::new(Code::Unreachable, "boot.files", reason)
+            .hint("nothing is written before a source answers; check the sources")
+    });
+    silent.collect()
+}
+
 fn check_room(context: &PlanContext<'_>, boot: &DesiredBoot<'_>) -> Option<ProvisionDiagnostic> {
     let sizes = &context.machine.boot.file_sizes;
     let size = |source: &Source| match source {
         Source::Text(text) => text.len() as u64,
         Source::Fetched(file) => sizes.get(&file.digest.to_string()).copied().unwrap_or(0),
     };
-    let place = format!("storage.{}", boot.volume.id);
     let large = boot.files.iter().find(|(_, source)| size(source) > MAX_FILE);
     if let Some((path, source)) = large {
         let what =
@@ -323,64 +436,94 @@ fn check_room(context: &PlanContext<'_>, boot: &DesiredBoot<'_>) -> Option<Provi
     }
     let all: u64 = boot.files.values().map(|source| size(source) + 2 * CLUSTER).sum();
     // FAT needs a part of the volume for its own tables.
-    let room = (boot.volume.len - boot.volume.len / 128).saturating_sub(MIB / 4);
-    (all > room).then(|| {
-        let what = format!("{} of files do not fit into {}", Bytes(all), Bytes(boot.volume.len));
-        let hint = "make it larger, by its `size` or by `boot.esp_size`";
-        ProvisionDiagnostic::new(Code::NoRoom, place, what).hint(hint)
-    })
+    let room = |volume: &PartitionPlan| (volume.len - volume.len / 128).saturating_sub(MIB / 4);
+    let (_, small, _) = boot.volumes().find(|(_, volume, _)| all > room(volume))?;
+    let what = format!("{} of files do not fit into {}", Bytes(all), Bytes(small.len));
+    let hint = "make it larger, by its `size` or by `boot.esp_size`";
+    let place = format!("storage.{}", small.id);
+    Some(ProvisionDiagnostic::new(Code::NoRoom, place, what).hint(hint))
 }
 
 fn desired_in<'a>(context: &PlanContext<'a>) -> Option<DesiredBoot<'a>> {
     desired(context.document, context.layout, &context.machine.facts).ok().flatten()
 }
 
-/// Steps for missing files and missing boot code.
-fn missing(context: &PlanContext<'_>, boot: DesiredBoot<'_>, is_opened: bool) -> Vec<PlannedStep> {
-    let DesiredBoot { disk, volume, files, grub, .. } = boot;
+/// Steps for missing files and missing boot code of each boot disk. Opening a disk clears the boot
+/// code of its first sector.
+fn missing<'a>(
+    context: &PlanContext<'a>,
+    boot: &DesiredBoot<'a>,
+    is_opened: impl Fn(&Id) -> bool,
+) -> Vec<(&'a DiskPlan, Vec<PlannedStep>)> {
+    let steps = |(disk, volume, grub): (&'a DiskPlan, &'a PartitionPlan, Option<&Grub<'a>>)| {
+        let mut steps = missing_files(context, boot, disk, volume);
+        steps.extend(grub.and_then(|grub| missing_grub(context, disk, grub, is_opened(&disk.id))));
+        (disk, steps)
+    };
+    boot.volumes().map(steps).collect()
+}
+
+fn missing_files(
+    context: &PlanContext<'_>,
+    boot: &DesiredBoot<'_>,
+    disk: &DiskPlan,
+    volume: &PartitionPlan,
+) -> Vec<PlannedStep> {
     let keeps_files = is_kept(disk, volume) && !context.is_reformatted(&volume.id);
     let contents = context.machine.disks.contents.get(&volume.id).filter(|_| keeps_files);
     let has_file = |path: &str, source: &Source| {
         let stored = contents.and_then(|contents| contents.files.get(path));
         stored.is_some_and(|stored| stored.digest == source.digest())
     };
-    let mut steps = Vec::new();
-    for (path, source) in files.into_iter().filter(|(path, source)| !has_file(path, source)) {
+    let files = boot.files.iter().filter(|(path, source)| !has_file(path, source));
+    let step = |(path, source): (&String, &Source)| {
         let name = format!("put {path} on {}", volume.id);
         let disk = disk.id.clone();
         let partition = volume.id.clone();
         let range = volume.range();
-        let task = Task::Put { disk, partition, range, path, source };
-        steps.push(PlannedStep::new(name, boot::NAME, task));
+        let path = path.clone();
+        let source = source.clone();
+        PlannedStep::new(name, boot::NAME, Task::Put { disk, partition, range, path, source })
+    };
+    files.map(step).collect()
+}
+
+fn missing_grub(
+    context: &PlanContext<'_>,
+    disk: &DiskPlan,
+    (part, boot, core): &Grub<'_>,
+    is_opened: bool,
+) -> Option<PlannedStep> {
+    let has_grub = is_kept(disk, part) && context.machine.disks.grub.contains(&part.id);
+    if has_grub && !is_opened {
+        return None;
     }
-    if let Some((part, boot, core)) = grub {
-        let has_grub = is_kept(disk, part) && context.machine.disks.grub.contains(&part.id);
-        // Opening a disk clears the boot code of its first sector.
-        if !has_grub || is_opened {
-            let disk = disk.id.clone();
-            let partition = part.id.clone();
-            let range = part.range();
-            let name = format!("put GRUB into {partition} and the first sector of {disk}");
-            let task = Task::Grub { disk, partition, range, boot, core };
-            steps.push(PlannedStep::new(name, boot::NAME, task));
-        }
-    }
-    steps
+    let disk = disk.id.clone();
+    let partition = part.id.clone();
+    let range = part.range();
+    let name = format!("put GRUB into {partition} and the first sector of {disk}");
+    let boot = boot.clone();
+    let core = core.clone();
+    let task = Task::Grub { disk, partition, range, boot, core };
+    Some(PlannedStep::new(name, boot::NAME, task))
 }
 
 /// Whether boot files are still to be written to this disk.
 pub(super) fn is_pending(context: &PlanContext<'_>, disk: &DiskPlan) -> bool {
-    let boot = desired_in(context).filter(|boot| boot.disk.id == disk.id);
-    boot.is_some_and(|boot| !missing(context, boot, false).is_empty())
+    let Some(boot) = desired_in(context) else { return false };
+    let missing = missing(context, &boot, |_| false);
+    missing.iter().any(|(of, steps)| of.id == disk.id && !steps.is_empty())
 }
 
 /// Plans boot files and boot code. `opened` has the disks whose first sector is replaced.
 pub(super) fn plan(context: &PlanContext<'_>, opened: &BTreeMap<Id, OpenedDisk>) -> Fragment {
     let mut fragment = Fragment { diagnostics: check(context), ..Fragment::default() };
+    fragment.diagnostics.extend(check_boot_code(context, opened));
     let Some(boot) = desired_in(context) else { return fragment };
-    let disk = boot.disk.id.clone();
-    fragment.steps = missing(context, boot, opened.contains_key(&disk));
-    fragment.touched.extend((!fragment.steps.is_empty()).then_some(disk));
+    for (disk, steps) in missing(context, &boot, |disk| opened.contains_key(disk)) {
+        fragment.touched.extend((!steps.is_empty()).then(|| disk.id.clone()));
+        fragment.steps.extend(steps);
+    }
     fragment
 }
 
@@ -388,18 +531,28 @@ pub(super) fn plan(context: &PlanContext<'_>, opened: &BTreeMap<Id, OpenedDisk>)
 pub(super) fn firmware_changes(context: &PlanContext<'_>) -> Option<Changes> {
     let section = context.document.sections.boot.as_ref()?;
     let boot = desired_in(context)?;
-    let entry = boot.entry?;
+    let entries = boot.entries();
     if reason_to_leave_firmware(section, boot.disk, context.machine).is_some() {
         return None;
     }
-    let planned = context.layout.disks.iter().flat_map(|disk| &disk.changes);
-    let planned = planned.filter_map(|change| change.after.as_ref()?.partuuid);
-    let tables = context.machine.facts.disks.iter().filter_map(|disk| disk.table.as_ref());
-    let existing = tables.flat_map(|table| &table.partitions).filter_map(|part| part.partuuid);
-    let partuuids: Vec<_> = planned.chain(existing).collect();
+    let partuuids = remaining_partuuids(context);
     let variables = context.machine.boot.variables.as_ref()?;
     let has_partition = |partuuid| partuuids.contains(&partuuid);
-    boot_entries::decide(variables, &entry, section.order, has_partition)
+    boot_entries::decide_all(variables, &entries, section.order, has_partition)
+}
+
+/// The PARTUUIDs on the machine after the run. The tables that the run replaces do not count: a
+/// boot entry of a partition in them leads nowhere afterwards.
+fn remaining_partuuids(context: &PlanContext<'_>) -> BTreeSet<Uuid> {
+    let plans = &context.layout.disks;
+    let planned = plans.iter().flat_map(|disk| &disk.changes);
+    let planned = planned.filter_map(|change| change.after.as_ref()?.partuuid);
+    let is_planned = |name: &str| plans.iter().any(|plan| plan.kernel_name == name);
+    let disks = context.machine.facts.disks.iter();
+    let others = disks.filter(|disk| !is_planned(&disk.kernel_name));
+    let tables = others.filter_map(|disk| disk.table.as_ref());
+    let existing = tables.flat_map(|table| &table.partitions).filter_map(|part| part.partuuid);
+    planned.chain(existing).collect()
 }
 
 /// Touches the boot disk if only the firmware variables change: the run needs a disk for its

@@ -8,9 +8,9 @@ use uuid::Uuid;
 use super::plugins::PluginStep;
 use super::{DiskMetadata, ObservedMachine, disks, is_kept, stack};
 use crate::document::{Document, Fs, Id, Image, StorageNode};
-use crate::facts::DiskFacts;
-use crate::layout::{DiskPlan, Layout, PartitionPlan, StackPlan, Work, derive};
-use crate::steps::Place;
+use crate::facts::{DiskFacts, Signature, SignaturePlace};
+use crate::layout::{DiskPlan, Layout, PartitionPlan, StackPlan, TableChange, Work, derive};
+use crate::steps::FsLocation;
 use crate::steps::stack::Stacks;
 
 /// Everything that planners read. No planner changes it.
@@ -46,17 +46,17 @@ impl WriteTarget<'_> {
     }
 
     /// `None` for whole disks.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<FsLocation> {
         match self {
             Self::Part(disk, part) => {
                 let Work::Table(table) = &disk.work else { return None };
                 let disk = disk.id.clone();
                 let partition = part.id.clone();
                 let table = table.clone();
-                Some(Place::Partition { disk, table, partition })
+                Some(FsLocation::Partition { disk, table, partition })
             }
             Self::Whole(_) => None,
-            Self::Device(plan) => Some(Place::Device(plan.id.clone())),
+            Self::Device(plan) => Some(FsLocation::Device(plan.id.clone())),
         }
     }
 }
@@ -115,6 +115,21 @@ impl<'a> PlanContext<'a> {
     pub(super) fn exists(&self, id: &Id) -> bool {
         let part = self.layout.partition(id).map(|(disk, part)| is_kept(disk, part));
         part.unwrap_or_else(|| self.existing.contains(id))
+    }
+
+    /// The signatures in an existing partition. The plan may give the partition another number.
+    pub(super) fn signatures_in(
+        &self,
+        disk: &DiskPlan,
+        part: &PartitionPlan,
+    ) -> impl Iterator<Item = &'a Signature> + use<'a> {
+        let is_it = |change: &&TableChange| {
+            change.after.as_ref().is_some_and(|after| after.partuuid == Some(part.partuuid))
+        };
+        let before = disk.changes.iter().find(is_it).and_then(|change| change.before.as_ref());
+        let place = before.map(|before| SignaturePlace::Partition(before.number));
+        let signatures = self.disk_facts(disk).map_or(&[][..], |facts| &facts.signatures);
+        signatures.iter().filter(move |signature| Some(signature.place) == place)
     }
 
     /// Whether a partition or a stacked device gets a new file system.

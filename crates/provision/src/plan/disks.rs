@@ -9,10 +9,9 @@ use super::{
     FinalContent, OpenedDisk, boot, detached, drive, erase, files, image, is_kept, plugins, stack,
 };
 use crate::document::Id;
-use crate::facts::SignaturePlace;
-use crate::layout::{Change, Difference, DiskPlan, PartitionPlan, TablePlan, Work};
+use crate::layout::{Difference, DiskPlan, PartitionPlan, TableChange, TablePlan, Work};
 use crate::partition_table::{FIRST_PARTITION, Geometry};
-use crate::steps::Place;
+use crate::steps::FsLocation;
 use crate::steps::disks::{NAME, NewFileSystem, Task, free, metadata_area};
 
 /// Plans wiping and creating, disk by disk.
@@ -83,9 +82,7 @@ pub(super) fn has_file_system(
     part: &PartitionPlan,
     fs: &NewFileSystem,
 ) -> bool {
-    let place = SignaturePlace::Partition(part.number);
-    let signatures = context.disk_facts(disk).map_or(&[][..], |facts| &facts.signatures);
-    let mut inside = signatures.iter().filter(|signature| signature.place == place);
+    let mut inside = context.signatures_in(disk, part);
     is_kept(disk, part) && inside.any(|signature| fs.is(signature))
 }
 
@@ -143,7 +140,7 @@ fn plan_table(context: &PlanContext<'_>, disk: &DiskPlan, table: &TablePlan) -> 
         fragment.tools.extend(fs.tool().map(|tool| (tool.to_owned(), fs.id.clone())));
         let disk = disk.id.clone();
         let partition = part.id.clone();
-        let place = Place::Partition { disk, table: table.clone(), partition };
+        let place = FsLocation::Partition { disk, table: table.clone(), partition };
         fragment.steps.push(PlannedStep::new(name, NAME, Task::Make { place, fs }));
     }
     fragment
@@ -198,6 +195,6 @@ pub(super) fn geometry(disk: &DiskPlan) -> Geometry {
 
 /// Whether the disk has the desired table, and nothing on it is destroyed.
 fn has_table(disk: &DiskPlan) -> bool {
-    let is_kept = |change: &Change| change.what == Difference::Kept;
+    let is_kept = |change: &TableChange| change.what == Difference::Kept;
     disk.destroys.is_empty() && disk.changes.iter().all(is_kept)
 }

@@ -12,15 +12,19 @@ use crate::layout::DiskPlan;
 use crate::partition_table::FIRST_PARTITION;
 use crate::steps::erase::{self, Method, Task};
 
-/// For a document that only erases, the desired contents of the disks do not matter.
+/// The document without the desired contents of its disks, if they do not matter.
 pub(super) fn without_contents(document: &Document) -> Document {
     let mut document = document.clone();
-    if document.only_erases() {
+    if document.ignores_contents() {
         let sections = &mut document.sections;
         (sections.boot, sections.config_drive) = (None, None);
         sections.storage.clear();
         sections.files.clear();
         sections.images.0.clear();
+        sections.third_party.clear();
+        if let Some(flow) = &mut sections.flow {
+            flow.left_out.clear();
+        }
     }
     document
 }
@@ -30,8 +34,9 @@ pub(super) fn check(context: &PlanContext<'_>) -> Vec<ProvisionDiagnostic> {
     let Some(section) = context.document.sections.erase.as_ref() else { return Vec::new() };
     let erased = context.layout.disks.iter().filter(|disk| is_erased(context.document, &disk.id));
     let refused = erased.filter_map(|disk| {
-        let reason = Method::choose(section.method, context.disk_facts(disk)?).err()?;
-        let refused = ProvisionDiagnostic::new(Code::Unsupported, "erase.method", reason);
+        let error = Method::choose(section.method, context.disk_facts(disk)?).err()?;
+        let message = error.to_string();
+        let refused = ProvisionDiagnostic::new(Code::Unsupported, "erase.method", message);
         Some(refused.hint("use `overwrite`, or leave `method` out"))
     });
     refused.collect()

@@ -9,7 +9,7 @@ use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::{Content, Document, File, Fs, FsKind, Id, StorageNode, Tables};
 use crate::facts::Facts;
 use crate::layout::{DiskPlan, Layout, Work};
-use crate::steps::Place;
+use crate::steps::FsLocation;
 use crate::steps::disks::NewFileSystem;
 use crate::steps::files::{self, FileContent, FileSpec, Receipt, Task, Texts};
 use crate::steps::stack::map_of;
@@ -54,15 +54,43 @@ pub(super) fn desired(
     Ok((tasks.into_values().collect(), texts))
 }
 
+/// Warnings for files that the installed system does not see, because another file system is
+/// mounted over them.
+pub(super) fn hidden(document: &Document) -> Vec<String> {
+    if !document.is_queued(files::NAME) {
+        return Vec::new();
+    }
+    let mounted = || {
+        let fss = document.sections.storage.iter().filter_map(StorageNode::as_fs);
+        fss.filter_map(|fs| Some((fs, fs.mount.as_deref()?.trim_end_matches('/'))))
+    };
+    let warning = |file: &File| {
+        let (_, own) = mounted().find(|(fs, _)| fs.id == file.on)?;
+        let path = format!("{own}/{}", file.path.trim_start_matches('/'));
+        let is_over = |at: &str| at.len() > own.len() && at.starts_with(own) && is_below(&path, at);
+        let (over, at) = mounted().find(|(_, at)| is_over(at))?;
+        Some(format!(
+            "file `{}` on `{}` is hidden in the installed system: `{}` is mounted at `{at}`; \
+             write it on `{}`",
+            file.path, file.on, over.id, over.id
+        ))
+    };
+    document.sections.files.iter().filter_map(warning).collect()
+}
+
+fn is_below(path: &str, dir: &str) -> bool {
+    path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'))
+}
+
 fn task(layout: &Layout, fs: &Fs) -> Option<Task> {
     let place = match layout.partition(&fs.on) {
-        None => Place::Device(fs.on.clone()),
+        None => FsLocation::Device(fs.on.clone()),
         Some((disk, part)) => {
             let Work::Table(table) = &disk.work else { return None };
             let disk = disk.id.clone();
             let partition = part.id.clone();
             let table = table.clone();
-            Place::Partition { disk, table, partition }
+            FsLocation::Partition { disk, table, partition }
         }
     };
     Some(Task { place, fs: fs.id.clone(), kind: fs.kind, files: Vec::new() })

@@ -8,10 +8,11 @@ use super::fragment::{Fragment, PlannedStep};
 use super::is_kept;
 use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::{Bytes, Document, Id, Image, ImageTable, StorageNode};
-use crate::facts::Firmware;
+use crate::facts::{Firmware, Signature};
 use crate::image_table::table_of;
 use crate::layout::DiskPlan;
 use crate::partition_table::FIRST_PARTITION;
+use crate::steps::disks::has_label;
 use crate::steps::grow::FileSystemGrowth;
 use crate::steps::images::{self, Receipt};
 use crate::steps::{config_drive, disks};
@@ -53,6 +54,7 @@ fn task(
         compression: image.compression,
         size: image.size.map(|Bytes(bytes)| bytes),
         digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
+        unpacked_digest: image.unpacked_digest.as_ref().and_then(|digest| digest.parse().ok()),
         token: image.token.clone(),
         manifest: image.manifest.clone().zip(manifest.map(|(digest, _)| *digest)),
         table: image.table.filter(|_| matches!(target, WriteTarget::Whole(_))),
@@ -88,6 +90,30 @@ fn unwritten<'a>(context: &PlanContext<'a>) -> Vec<(WriteTarget<'a>, images::Tas
     let mut images = queued(context);
     images.retain(|(target, task)| receipt(context, *target, task).is_none());
     images
+}
+
+pub(super) fn unwritten_ids(context: &PlanContext<'_>) -> BTreeSet<Id> {
+    unwritten(context).into_iter().map(|(_, task)| task.image).collect()
+}
+
+/// The images to write whose sources did not answer.
+pub(super) fn unanswered(context: &PlanContext<'_>) -> Vec<ProvisionDiagnostic> {
+    let tasks = unwritten(context).into_iter();
+    let silent = tasks.filter_map(|(_, task)| {
+        let reason = context.machine.images.unanswered.get(&task.image)?;
+        let place = format!("images.{}.sources", task.image);
+        let told = ProvisionDiagnostic::new(Code::Unreachable, place, reason);
+        Some(told.hint("nothing is written before a source answers; check the sources"))
+    });
+    silent.collect()
+}
+
+/// Sources that failed while another one of the same image answered.
+pub(super) fn silent_sources(context: &PlanContext<'_>) -> Vec<String> {
+    let silent = context.machine.images.silent.iter();
+    silent
+        .map(|(id, reason)| format!("images.{id}.sources: {reason}; another source answered"))
+        .collect()
 }
 
 /// Whether an image is going to overwrite a partition or a device.
@@ -199,6 +225,7 @@ fn plan_growth(
 fn check(context: &PlanContext<'_>) -> Vec<ProvisionDiagnostic> {
     let mut diagnostics = check_sections(context);
     diagnostics.extend(check_growth(context.document));
+    diagnostics.extend(check_contents(context));
     let unwritten = unwritten(context);
     diagnostics.extend(unwritten.iter().filter_map(|(_, task)| {
         let (id, reason) = context.machine.images.unreachable.get_key_value(&task.image)?;
@@ -212,6 +239,34 @@ fn check(context: &PlanContext<'_>) -> Vec<ProvisionDiagnostic> {
         if let WriteTarget::Whole(disk) = target {
             diagnostics.extend(check_beginning(context, disk, &task, &place));
         }
+    }
+    diagnostics
+}
+
+/// Reports written images whose file systems are not as declared: the installed system would not find
+/// or mount them.
+fn check_contents(context: &PlanContext<'_>) -> Vec<ProvisionDiagnostic> {
+    let mut diagnostics = Vec::new();
+    for (target, task) in queued(context) {
+        let WriteTarget::Part(disk, part) = target else { continue };
+        let mut fss = context.document.sections.storage.iter().filter_map(StorageNode::as_fs);
+        let Some(fs) = fss.find(|fs| fs.on == part.id) else { continue };
+        let inside: Vec<_> = context.signatures_in(disk, part).collect();
+        let is_it = |found: &&Signature| {
+            found.kind == fs.kind.signature() && has_label(fs.kind, fs.label.as_deref(), found)
+        };
+        let is_written = receipt(context, target, &task).is_some();
+        if !is_written || inside.is_empty() || inside.iter().any(is_it) {
+            continue;
+        }
+        let label = fs.label.as_ref().map(|label| format!(" with label `{label}`"));
+        let label = label.unwrap_or_default();
+        let what = format!("it brought other contents than `{}`, {}{label}", fs.id, fs.kind);
+        let place = format!("images.{}", task.image);
+        let found = ProvisionDiagnostic::new(Code::WrongContent, place, what);
+        let hint = "correct the kind or the label in the document, or take another image";
+        let seen = inside.into_iter().map(ToString::to_string);
+        diagnostics.push(found.evidence(seen).hint(hint));
     }
     diagnostics
 }
@@ -294,8 +349,8 @@ fn check_beginning(
     };
     let table = match table_of(disk.size, disk.sector, first, task.table) {
         Ok(table) => table,
-        Err(reason) => {
-            let what = format!("it cannot be started from disk `{}`: {reason}", disk.kernel_name);
+        Err(error) => {
+            let what = format!("it cannot be started from disk `{}`: {error}", disk.kernel_name);
             return refuse(what, "take an image for this disk; nothing was written");
         }
     };

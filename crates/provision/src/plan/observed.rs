@@ -31,6 +31,8 @@ pub struct ObservedMachine {
     pub secrets: Secrets,
     /// Problems found while the machine was observed. Each refuses the plan.
     pub diagnostics: Vec<ProvisionDiagnostic>,
+    /// The machine is another one, known by its facts only. Its plan cannot be applied.
+    pub is_elsewhere: bool,
 }
 
 /// The contents of the disks beyond [`Facts`].
@@ -58,6 +60,10 @@ pub struct ObservedImages {
     pub beginnings: BTreeMap<Id, Vec<u8>>,
     /// Images that no source offers, with the reason.
     pub unreachable: BTreeMap<Id, String>,
+    /// Images whose sources did not answer, with the reason.
+    pub unanswered: BTreeMap<Id, String>,
+    /// Sources that failed, with the reason, of images with another source that answered.
+    pub silent: Vec<(Id, String)>,
 }
 
 /// Inputs of the boot planner.
@@ -65,6 +71,8 @@ pub struct ObservedImages {
 pub struct ObservedBoot {
     /// Sizes of boot files to fetch, by digest, if their servers announce them.
     pub file_sizes: BTreeMap<String, u64>,
+    /// Boot files whose sources did not answer, with the reason.
+    pub unanswered: Vec<String>,
     /// The boot variables of UEFI firmware. `None` without efivarfs.
     pub variables: Option<Variables>,
 }

@@ -14,6 +14,7 @@ use super::{ACTIONS, ObservedMachine, is_kept};
 use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::document::{Document, Id, StorageNode};
 use crate::layout::{Layout, Work};
+use crate::steps::disks;
 use crate::steps::plugin::{self, Task};
 
 /// Most steps of one plug-in.
@@ -32,32 +33,49 @@ pub(super) struct PluginStep {
     task: Task,
 }
 
+/// Whether the document has a section of a plug-in.
+fn has_section(document: &Document, plugin: &Plugin) -> bool {
+    let about = plugin.describe();
+    let mut sections = about.reads.iter().chain(&about.writes);
+    sections.any(|name| document.sections.third_party.contains_key(name))
+}
+
 /// The plug-ins that the queue names. Without a queue, the plug-ins whose sections are present.
 pub(super) fn queued<'a>(
     document: &Document,
     machine: &'a ObservedMachine,
 ) -> Vec<&'a Arc<Plugin>> {
-    let flow = document.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
-    let is_queued = |plugin: &Plugin| {
-        let about = plugin.describe();
-        let mut sections = about.reads.iter().chain(&about.writes);
-        match flow {
-            [] => sections.any(|name| document.sections.third_party.contains_key(name)),
-            named => named.contains(&about.name),
-        }
+    let is_queued = |plugin: &Plugin| match document.actions() {
+        None => has_section(document, plugin),
+        Some(named) => named.contains(&plugin.describe().name),
     };
     machine.programs.plugins.iter().filter(|plugin| is_queued(plugin)).collect()
+}
+
+/// The plug-ins that may claim partitions: also those that are not queued this time.
+pub(super) fn claiming<'a>(
+    document: &Document,
+    machine: &'a ObservedMachine,
+) -> Vec<&'a Arc<Plugin>> {
+    let is_named = |name: &str| {
+        document.leaves_out(name)
+            || document.actions().is_some_and(|queued| queued.iter().any(|known| known == name))
+    };
+    let is_claiming =
+        |plugin: &Plugin| has_section(document, plugin) || is_named(&plugin.describe().name);
+    machine.programs.plugins.iter().filter(|plugin| is_claiming(plugin)).collect()
 }
 
 /// Refuses sections that no action reads, and plug-ins that cannot be isolated from other disks.
 pub(super) fn check(document: &Document, machine: &ObservedMachine) -> Vec<ProvisionDiagnostic> {
     let mut found = Vec::new();
-    let names_some = document.sections.flow.as_ref().is_some_and(|flow| !flow.actions.is_empty());
+    // Without its plug-in, the partitions that a section needs are unknown.
+    let is_needed = document.actions().is_none() || document.is_queued(disks::NAME);
     let is_read = |section: &String| {
         let mut all = machine.programs.plugins.iter().map(|plugin| plugin.describe());
         all.any(|about| about.reads.contains(section) || about.writes.contains(section))
     };
-    let unread = document.sections.third_party.keys().filter(|name| !names_some && !is_read(name));
+    let unread = document.sections.third_party.keys().filter(|name| is_needed && !is_read(name));
     for section in unread {
         let what = format!("no action here reads the section `{section}`");
         let hint = "put its plug-in into the plug-in directory, or remove the section";
@@ -113,15 +131,18 @@ pub(super) fn steps(
             }
         };
         for step in steps {
-            let faults = plugin.validate(&step.call.input);
-            let faults = faults.into_iter().map(|fault| {
-                let at =
-                    if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
-                let mut found = say(format!("{at}{}", fault.message));
-                found.diagnostic.hint = fault.hint;
+            let diagnostics = plugin.validate(&step.call.input);
+            let diagnostics = diagnostics.into_iter().map(|diagnostic| {
+                let at = if diagnostic.at.is_empty() {
+                    String::new()
+                } else {
+                    format!("{}: ", diagnostic.at)
+                };
+                let mut found = say(format!("{at}{}", diagnostic.message));
+                found.diagnostic.hint = diagnostic.hint;
                 found
             });
-            found.extend(faults);
+            found.extend(diagnostics);
             match task(document, layout, &about.name, &about.version, &step) {
                 Ok(task) => all.push(PluginStep {
                     plugin: about.name.clone(),

@@ -23,7 +23,9 @@ use crate::volume::Contents;
 /// A plan, as programs read it.
 #[derive(Debug, Serialize)]
 pub struct PlanView<'a> {
-    pub hash: &'a str,
+    /// `None` for a plan that cannot be applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash: Option<&'a str>,
     pub is_settled: bool,
     pub layout: &'a Layout,
     pub files: &'a [FileChange],
@@ -97,9 +99,12 @@ impl ProvisionPlan {
             (!is_done).then(|| StepView { name, call, bytes: bytes_of(call) })
         });
         let steps: Vec<_> = steps.collect();
-        let warnings = steps.iter().filter_map(unchecked).collect();
+        let mut warnings: Vec<String> = self.unanswered.iter().map(ToString::to_string).collect();
+        warnings.extend(self.silent_sources.iter().cloned());
+        warnings.extend(steps.iter().filter_map(unchecked));
+        warnings.extend(files::hidden(&self.document));
         PlanView {
-            hash: self.hash(),
+            hash: (!self.is_elsewhere).then(|| self.hash()),
             is_settled: self.is_settled(),
             layout: &self.layout,
             files: &self.changes.files,
@@ -155,7 +160,10 @@ impl Display for ProvisionPlan {
             1 => writeln!(f, ", without 1 step of unknown size")?,
             count => writeln!(f, ", without {count} steps of unknown size")?,
         }
-        writeln!(f, "plan {}", self.hash())
+        match shown.hash {
+            Some(hash) => writeln!(f, "plan {hash}"),
+            None => writeln!(f, "no hash: this plan cannot be applied"),
+        }
     }
 }
 
@@ -191,7 +199,8 @@ fn unchecked(step: &StepView<'_>) -> Option<String> {
     let is_far = |source: &serde_json::Value| {
         source.as_str().is_some_and(|source| !source.starts_with("file:"))
     };
-    let is_unchecked = input["digest"].is_null() && sources.iter().any(is_far);
+    let has_digest = ["digest", "unpacked_digest"].iter().any(|field| !input[*field].is_null());
+    let is_unchecked = !has_digest && sources.iter().any(is_far);
     let id = input["image"].as_str().filter(|_| is_unchecked)?;
     Some(format!("images.{id} has no `digest`: its content is written unchecked"))
 }
@@ -225,7 +234,7 @@ impl Display for FirmwareChange {
                 writeln!(f, "  = left alone: {why}; it finds {file} by itself")
             }
             Self::Changed(changes) => {
-                if let Some((number, entry)) = &changes.set {
+                for (number, entry) in changes.entries() {
                     let Entry { partuuid, file, .. } = entry;
                     writeln!(f, "  + entry   Boot{number:04X} is {file} of partition {partuuid}")?;
                 }
@@ -277,14 +286,16 @@ pub(super) fn file_changes(context: &PlanContext<'_>) -> Vec<FileChange> {
     let PlanContext { document, layout, machine, .. } = context;
     let mut all = Vec::new();
     if let Ok(Some(boot)) = boot::desired(document, layout, &machine.facts) {
-        let files = boot.files.iter().map(|(path, source)| {
-            let text = match source {
-                Source::Text(text) => Some(text.clone()),
-                Source::Fetched(_) => None,
-            };
-            (path, source.digest(), text)
-        });
-        all.extend(compare(&boot.volume.id, files, kept_contents(context, boot.volume)));
+        for (_, volume, _) in boot.volumes() {
+            let files = boot.files.iter().map(|(path, source)| {
+                let text = match source {
+                    Source::Text(text) => Some(text.clone()),
+                    Source::Fetched(_) => None,
+                };
+                (path, source.digest(), text)
+            });
+            all.extend(compare(&volume.id, files, kept_contents(context, volume)));
+        }
     }
     if let Some((_, part, task)) = drive::desired(document, layout) {
         let contents = kept_contents(context, part);

@@ -14,9 +14,9 @@ use crate::document::{Fs, Id};
 use crate::facts::{PartitionFacts, Signature, SignatureKind, SignaturePlace};
 use crate::layout::{DiskPlan, PartitionPlan, StackPlan};
 use crate::partition_table::{FIRST_PARTITION, IN_PROGRESS, TO_DESTROY};
-use crate::steps::Place;
+use crate::steps::FsLocation;
 use crate::steps::disks::{self, NewFileSystem, Task};
-use crate::steps::stack::{Node, Receipt, StackKind};
+use crate::steps::stack::{Receipt, StackKind, StackNode};
 
 /// The receipt of a node or of a file system on a stack.
 fn receipt<'a>(context: &PlanContext<'a>, id: &Id, task: &Digest) -> Option<&'a Receipt> {
@@ -26,14 +26,14 @@ fn receipt<'a>(context: &PlanContext<'a>, id: &Id, task: &Digest) -> Option<&'a 
 
 /// Whether a node exists as desired. Signatures are visible only on the partitions while a stack is
 /// stopped; higher layers are known from the receipts of the run that made them.
-pub(super) fn is_existing(context: &PlanContext<'_>, node: &Node) -> bool {
+pub(super) fn is_existing(context: &PlanContext<'_>, node: &StackNode) -> bool {
     receipt(context, &node.id, &node.fingerprint()).is_some()
         && node.on.iter().all(|on| context.exists(on) && carries(context, on, node))
 }
 
 /// Whether a partition carries the signature of this node. Stacked devices are not visible here and
 /// count as matching.
-fn carries(context: &PlanContext<'_>, on: &Id, node: &Node) -> bool {
+fn carries(context: &PlanContext<'_>, on: &Id, node: &StackNode) -> bool {
     let Some((disk, part)) = context.layout.partition(on) else { return true };
     let is_of_node = |signature: &Signature| {
         let has_uuid = signature.uuid.as_ref() == Some(&node.uuid.to_string());
@@ -44,14 +44,12 @@ fn carries(context: &PlanContext<'_>, on: &Id, node: &Node) -> bool {
             StackKind::Vg { .. } | StackKind::Lv { .. } => true,
         }
     };
-    let place = SignaturePlace::Partition(part.number);
-    let signatures = context.disk_facts(disk).map_or(&[][..], |facts| &facts.signatures);
-    signatures.iter().any(|signature| signature.place == place && is_of_node(signature))
+    context.signatures_in(disk, part).any(is_of_node)
 }
 
 /// The nodes that this plan makes.
-fn missing_nodes<'c>(context: &'c PlanContext<'_>) -> Vec<&'c Node> {
-    let is_ours = |node: &&Node| context.planned(&node.id).is_some_and(|plan| !plan.retained);
+fn missing_nodes<'c>(context: &'c PlanContext<'_>) -> Vec<&'c StackNode> {
+    let is_ours = |node: &&StackNode| context.planned(&node.id).is_some_and(|plan| !plan.retained);
     let nodes = context.stacks.nodes.iter().filter(is_ours);
     nodes.filter(|node| !context.exists(&node.id)).collect()
 }
@@ -76,7 +74,7 @@ fn new_file_system(plan: &StackPlan, fs: &Fs) -> NewFileSystem {
 }
 
 fn make_task(plan: &StackPlan, fs: &Fs) -> Task {
-    Task::Make { place: Place::Device(fs.on.clone()), fs: new_file_system(plan, fs) }
+    Task::Make { place: FsLocation::Device(fs.on.clone()), fs: new_file_system(plan, fs) }
 }
 
 /// The receipt of a file system on a stacked device that still exists.
@@ -164,9 +162,9 @@ pub(super) fn stop(context: &PlanContext<'_>, assembled: &BTreeSet<Id>) -> Fragm
 pub(super) fn assembled_nodes<'c>(
     context: &'c PlanContext<'_>,
     assembled: &BTreeSet<Id>,
-) -> Vec<&'c Node> {
+) -> Vec<&'c StackNode> {
     let mut waiting: Vec<&Id> = assembled.iter().collect();
-    let mut nodes: Vec<&'c Node> = Vec::new();
+    let mut nodes: Vec<&'c StackNode> = Vec::new();
     while let Some(id) = waiting.pop() {
         let Some(node) = context.stacks.node(id) else { continue };
         if !nodes.iter().any(|known| known.id == *id) {
@@ -178,29 +176,38 @@ pub(super) fn assembled_nodes<'c>(
     nodes
 }
 
-/// Whether this transaction made the node and its legs still carry it, but in another shape than
-/// the document now describes. The disks alone would not show the data that is lost with it.
-fn has_other_shape(context: &PlanContext<'_>, node: &Node) -> bool {
+/// Whether this transaction made a node or a file system on it, also with other parameters. The
+/// disks alone would not show the data in it.
+fn is_made(context: &PlanContext<'_>, id: &Id) -> bool {
     let is_ours = |metadata: &&DiskMetadata| {
         metadata.marker.as_ref().is_none_or(|marker| marker.txn == context.document.txn)
     };
     let ours = context.all_metadata().filter(is_ours);
-    let mut receipts = ours.flat_map(|metadata| &metadata.stacks);
-    receipts.any(|receipt| receipt.made == node.id)
+    ours.flat_map(|metadata| &metadata.stacks).any(|receipt| receipt.made == *id)
+}
+
+/// Whether the legs of a node that this transaction made still carry it.
+fn has_other_shape(context: &PlanContext<'_>, node: &StackNode) -> bool {
+    is_made(context, &node.id)
         && node.on.iter().any(|on| context.exists(on) && carries(context, on, node))
 }
 
-/// Refuses nodes whose data would be lost.
+/// Refuses nodes and file systems on them whose data would be lost.
 fn check_losses(context: &PlanContext<'_>) -> Vec<ProvisionDiagnostic> {
     let missing = missing_nodes(context).into_iter();
-    let lost = missing.filter(|node| has_other_shape(context, node)).map(|node| {
-        let what = "an earlier run made the node with other parameters; making it again would \
-                    destroy its data";
+    let nodes = missing.filter(|node| has_other_shape(context, node)).map(|node| &node.id);
+    let is_lost = |(plan, fs): &(&StackPlan, &Fs)| {
+        !has_file_system(context, plan, fs) && context.exists(&fs.on) && is_made(context, &fs.id)
+    };
+    let on_nodes = file_systems(context).into_iter().filter(is_lost).map(|(_, fs)| &fs.id);
+    let refuse = |id: &Id| {
+        let what = "an earlier run made it with other parameters; making it again would destroy \
+                    its data";
         let hint = "restore the parameters, set `retain` on it and on the nodes above, or \
                     reinstall with another `txn` and with `wipe`";
-        ProvisionDiagnostic::new(Code::ForeignData, format!("storage.{}", node.id), what).hint(hint)
-    });
-    lost.collect()
+        ProvisionDiagnostic::new(Code::ForeignData, format!("storage.{id}"), what).hint(hint)
+    };
+    nodes.chain(on_nodes).map(refuse).collect()
 }
 
 /// Refuses nodes that cannot be assembled.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::boot_entries::Variables;
-use crate::document::read;
+use crate::document::{StorageNode, read};
 use crate::facts::{DiskFacts, Facts, Signature, SignatureKind, SignaturePlace};
 use crate::steps::stack;
 
@@ -87,11 +87,138 @@ fn firmware_variables_change_last_and_as_desired() {
 
     machine.boot.variables = None;
     let text = decide(&document, &machine).expect("nothing forbids it").to_string();
-    assert!(text.contains("left alone: there is no efivarfs"), "{text}");
+    assert!(text.contains("left alone: efivarfs not found"), "{text}");
     let (document, machine) = booting("leave");
     let decision = decide(&document, &machine).expect("nothing forbids it");
     assert!(decision.to_string().contains("left alone: the document leaves them alone"));
     assert!(!names(&decision).contains(&"tell the firmware what to start".to_owned()));
+}
+
+#[test]
+fn entry_of_a_replaced_table_is_replaced() {
+    let (mut document, mut machine) = booting("disk_first");
+    let first = decide(&document, &machine).unwrap_or_else(|found| panic!("{found:#?}"));
+    let Some(FirmwareChange::Changed(changes)) = &first.changes.firmware else {
+        panic!("no change: {first}")
+    };
+    let (number, entry) = changes.set.clone().expect("an entry");
+    machine.boot.variables = Some(Variables {
+        entries: [(number, entry.option().encode())].into(),
+        order: vec![number],
+    });
+    let Work::Table(table) = &first.layout.disks[0].work else { panic!("no table") };
+    machine.facts.disks[0].table = Some(table.written());
+    document.txn = uuid::Uuid::from_u128(77);
+    let second = decide(&document, &machine).unwrap_or_else(|found| panic!("{found:#?}"));
+    let Some(FirmwareChange::Changed(changes)) = &second.changes.firmware else {
+        panic!("no change: {second}")
+    };
+    let (again, now) = changes.set.clone().expect("an entry");
+    assert!(again == number && now.partuuid != entry.partuuid, "{second}");
+    assert_eq!((&changes.remove[..], &changes.order[..]), (&[][..], &[number][..]));
+    // The partition on another disk, which stays, keeps its entry.
+    let mut other = machine.facts.disks[0].clone();
+    (other.kernel_name, other.serial) = ("sdb".to_owned(), Some("B2".to_owned()));
+    machine.facts.disks[0].table = None;
+    machine.facts.disks.push(other);
+    let beside = decide(&document, &machine).unwrap_or_else(|found| panic!("{found:#?}"));
+    let Some(FirmwareChange::Changed(changes)) = &beside.changes.firmware else {
+        panic!("no change: {beside}")
+    };
+    assert_eq!(changes.order.len(), 2, "{beside}");
+}
+
+#[test]
+fn disks_alone_keep_partitions_of_other_actions() {
+    let drive = "  - fs: {id: b-fs, on: b, kind: ext4, mount: /}\n  \
+                 config_drive: {files: {openstack/latest/user_data: {text: x}}}\n";
+    let whole = document(drive);
+    let before = machine(&["mke2fs"]);
+    let decision = decide(&whole, &before).unwrap_or_else(|found| panic!("{found:#?}"));
+    let mut later = done(&decision, &before);
+    let place = &mut later.facts.disks[0].signatures[1];
+    place.kind = SignatureKind::Ext;
+    let fs = decision.layout.stack.iter().find(|plan| plan.id.as_str() == "b-fs");
+    place.uuid = fs.map(|fs| fs.uuid.to_string());
+    let alone = with_actions(whole, &["disks".to_owned()]);
+    let again = decide(&alone, &later).unwrap_or_else(|found| panic!("{found:#?}"));
+    assert!(again.is_settled(), "{again}");
+    let id = "config-drive".parse().expect("an id");
+    let partition = |plan: &ProvisionPlan| plan.layout.partition(&id).map(|(_, part)| part.range());
+    assert!(partition(&again).is_some() && partition(&again) == partition(&decision), "{again}");
+}
+
+#[test]
+fn boot_code_is_not_cleared_without_its_action() {
+    let file = format!("{{sources: ['file:///none'], digest: '{}'}}", Digest::of(b""));
+    let whole = document(&format!(
+        "  - part: {{id: g, on: os, size: 1 MiB, role: bios_boot}}\n  \
+         - part: {{id: boot, on: os, size: 16 MiB, role: boot}}\n  \
+         - fs: {{id: boot-fs, on: boot, kind: vfat}}\n  \
+         - fs: {{id: b-fs, on: b, kind: ext4, mount: /}}\n  \
+         boot: {{loader: grub, files: {{kernel: {file}, grub_boot: {file}, grub_core: {file}}}}}\n"
+    ));
+    let before = machine(&["mke2fs"]);
+    let decision = decide(&whole, &before).unwrap_or_else(|found| panic!("{found:#?}"));
+    let alone = with_actions(whole.clone(), &["disks".to_owned()]);
+    decide(&alone, &before).unwrap_or_else(|found| panic!("{found:#?}"));
+    let Work::Table(table) = &decision.layout.disks[0].work else { panic!("no table") };
+    let mut later = machine(&["mke2fs"]);
+    later.facts.disks[0].table = Some(table.written());
+    let found = decide(&alone, &later).expect_err("no system would start");
+    let codes: Vec<_> = found.iter().map(|found| (found.code, &*found.diagnostic.at)).collect();
+    assert_eq!(codes, [(Code::Contradiction, "flow.actions")]);
+    decide(&whole, &later).unwrap_or_else(|found| panic!("{found:#?}"));
+}
+
+#[test]
+fn empty_list_of_actions_does_nothing() {
+    let document = document("  flow: {actions: []}\n");
+    let decision = decide(&document, &machine(&[])).unwrap_or_else(|found| panic!("{found:#?}"));
+    assert!(decision.is_settled() && names(&decision).is_empty(), "{decision}");
+}
+
+#[test]
+fn boot_files_are_on_every_esp_of_a_mirror() {
+    let digest = Digest::of(b"");
+    let file = format!("{{sources: ['file:///none'], digest: '{digest}'}}");
+    let text = format!(
+        "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e41\nsections:\n  \
+         node: {{id: n1}}\n  disks: {{one: {{match: {{serial: A1}}}}, two: {{match: {{serial: \
+         B2}}}}}}\n  storage:\n  \
+         - part: {{id: esp-1, on: one, size: 16 MiB, role: esp}}\n  \
+         - part: {{id: esp-2, on: two, size: 16 MiB, role: esp}}\n  \
+         - fs: {{id: e1, on: esp-1, kind: vfat}}\n  - fs: {{id: e2, on: esp-2, kind: vfat}}\n  \
+         - part: {{id: r1, on: one, size: rest}}\n  - part: {{id: r2, on: two, size: rest}}\n  \
+         - md: {{id: r, on: [r1, r2], level: raid1}}\n  - fs: {{id: fs, on: r, kind: ext4, mount: \
+         /}}\n  boot: {{loader: uki, kernel_args: [quiet], files: {{uki: {file}}}}}\n"
+    );
+    let document = read("doc", text.as_bytes()).unwrap_or_else(|found| panic!("{found:#?}"));
+    let (_, mut machine) = booting("disk_first");
+    machine.programs.tools.insert("mdadm".to_owned());
+    let second = DiskFacts {
+        kernel_name: "sdb".to_owned(),
+        serial: Some("B2".to_owned()),
+        ..machine.facts.disks[0].clone()
+    };
+    machine.facts.disks.push(second);
+    let decision = decide(&document, &machine).unwrap_or_else(|found| panic!("{found:#?}"));
+    let steps = names(&decision);
+    for esp in ["esp-1", "esp-2"] {
+        let put = format!("put EFI/BOOT/BOOTX64.EFI on {esp}");
+        assert!(steps.contains(&put), "{put}: {steps:#?}");
+    }
+    let Some(FirmwareChange::Changed(changes)) = &decision.changes.firmware else {
+        panic!("{:?}", decision.changes.firmware)
+    };
+    let of = |id: &str| {
+        let id = id.parse().expect("an id");
+        decision.layout.partition(&id).expect("it is planned").1.partuuid
+    };
+    let entries: Vec<_> =
+        changes.entries().map(|(number, entry)| (*number, entry.partuuid)).collect();
+    assert_eq!(entries, [(0, of("esp-1")), (1, of("esp-2"))]);
+    assert_eq!(changes.order, [0, 1]);
 }
 
 #[test]
@@ -106,6 +233,27 @@ fn secrets_of_files_must_be_known_and_are_in_no_plan() {
     let shown = serde_json::to_string(&decision.show()).expect("a plain value");
     assert!(shown.contains("secret://join") && !shown.contains("hunter2"), "{shown}");
     assert!(!format!("{decision:?}{decision}").contains("hunter2"));
+}
+
+#[test]
+fn file_under_another_mount_point_is_warned_about() {
+    let with = |on: &str, path: &str| {
+        let text = format!(
+            "  - fs: {{id: b-fs, on: b, kind: ext4, mount: /srv}}\n  files:\n  \
+             - {{on: {on}, path: {path}, content: {{text: x}}}}\n"
+        );
+        let mut document = document(&text);
+        let StorageNode::Fs(root) = &mut document.sections.storage[1] else { panic!("a-fs") };
+        root.mount = Some("/".to_owned());
+        decide(&document, &machine(&["mke2fs"])).expect("nothing forbids it").show().warnings
+    };
+    let warned = with("a-fs", "/srv/www/index.html");
+    let [warning] = &warned[..] else { panic!("{warned:?}") };
+    assert!(warning.contains("`/srv/www/index.html` on `a-fs`"), "{warning}");
+    assert!(warning.contains("`b-fs` is mounted at `/srv`"), "{warning}");
+    for (on, path) in [("b-fs", "/www/index.html"), ("a-fs", "/srv2/x"), ("a-fs", "/etc/x")] {
+        assert_eq!(with(on, path), [""; 0], "{path} on {on}");
+    }
 }
 
 #[test]
@@ -188,8 +336,10 @@ fn done(decision: &ProvisionPlan, before: &ObservedMachine) -> ObservedMachine {
         inside(SignatureKind::Ext, 1, uuid_of("a-fs")),
         inside(SignatureKind::Lvm, 2, Some("vg-1".to_owned())),
     ];
-    let made =
-        |node: &stack::Node| stack::Receipt { made: node.id.clone(), task: node.fingerprint() };
+    let made = |node: &stack::StackNode| stack::Receipt {
+        made: node.id.clone(),
+        task: node.fingerprint(),
+    };
     let marker = Marker {
         node: "n1".to_owned(),
         txn: decision.document.txn,
@@ -233,6 +383,23 @@ fn changed_definition_does_not_overwrite_data() {
         let codes: Vec<_> = found.iter().map(|found| (found.code, &*found.diagnostic.at)).collect();
         assert!(codes.contains(&(Code::ForeignData, at)), "{new}: {found:#?}");
     }
+    let data = |label: &str| format!("{fixed}  - fs: {{id: x-fs, on: x, kind: ext4{label}}}\n");
+    let decision = decide(&document(&data("")), &before).expect("nothing forbids it");
+    later = done(&decision, &before);
+    let made = decision.plan.order().iter().filter_map(|id| {
+        let input = &decision.plan.step(*id)?.call.input;
+        let task = Task::deserialize(input).ok()?;
+        let Task::Make { ref fs, place: crate::steps::FsLocation::Device(_) } = task else {
+            return None;
+        };
+        Some(stack::Receipt { made: fs.id.clone(), task: task.fingerprint() })
+    });
+    later.disks.metadata.get_mut("sda").expect("it is known").stacks.extend(made);
+    assert!(decide(&document(&data("")), &later).is_ok_and(|again| again.is_settled()));
+    let found = decide(&document(&data(", label: l")), &later).expect_err("data would be lost");
+    assert_eq!((found[0].code, &*found[0].diagnostic.at), (Code::ForeignData, "storage.x-fs"));
+    let decision = decide(&document(&fixed), &before).expect("nothing forbids it");
+    later = done(&decision, &before);
     // One more where there is room takes nothing away.
     let more = format!("{fixed}  - lv: {{id: z, on: v, size: 4 MiB}}\n");
     let decision = decide(&document(&more), &later).unwrap_or_else(|found| panic!("{found:#?}"));
@@ -285,7 +452,10 @@ fn rich_plans() -> Vec<(&'static str, ProvisionPlan)> {
     let stack = document(STACK);
     add("stack", &stack, &tools);
     let built = decide(&stack, &tools).expect("nothing forbids it");
+    let luks = built.layout.stack.iter().find(|plan| plan.id.as_str() == "l").map(|luks| luks.uuid);
     let mut built = done(&built, &tools);
+    let leg = &mut built.facts.disks[0].signatures[1];
+    (leg.kind, leg.uuid) = (SignatureKind::Luks, luks.map(|uuid| uuid.to_string()));
     built.secrets = tools.secrets.clone();
     add("file into an existing stack", &stack, &built);
     let image = document(&format!(
@@ -354,9 +524,9 @@ fn plans_and_their_hashes_are_stable() {
     let expected = [
         ("table", "7d8914d941e9c92b"),
         ("stack", "ffb83f5446becc11"),
-        ("file into an existing stack", "d9e82b63d70d204b"),
+        ("file into an existing stack", "46dcfb305d834933"),
         ("image", "8eb84597934492d2"),
-        ("only images and disks", "f32a17156de0f5ed"),
+        ("only images and disks", "4bdf8ca3f6c63e24"),
         ("uki", "a0fbc839ed4382e3"),
         ("grub", "2057539ccc4f45be"),
         ("erase before", "17160ef649b7e325"),
@@ -365,4 +535,20 @@ fn plans_and_their_hashes_are_stable() {
         ("detached leg", "f9dee0b350219e78"),
     ];
     assert_eq!(found, expected, "{steps:#?}");
+}
+
+#[test]
+fn programs_of_a_document_are_known_without_a_machine() {
+    let of = |more: &str| {
+        let needed = needed_tools(&document(more));
+        needed.into_iter().map(|(tool, id)| format!("{tool} for {id}")).collect::<Vec<_>>()
+    };
+    assert_eq!(of(""), ["mke2fs for a-fs"]);
+    let image = "  images: {root: {sources: ['file:///x'], target: a-fs, grow: true}}\n";
+    assert_eq!(of(image), ["e2fsck for a-fs", "resize2fs for a-fs"]);
+    let volume = "  - pv: {id: p, on: b}\n  - vg: {id: g, on: [p]}\n  \
+                  - lv: {id: v, on: g, size: rest}\n  - fs: {id: v-fs, on: v, kind: xfs}\n";
+    assert_eq!(of(volume), ["lvm for v", "mke2fs for a-fs", "mkfs.xfs for v-fs"]);
+    let only = format!("{image}  flow: {{actions: [images]}}\n");
+    assert_eq!(of(&only), ["e2fsck for a-fs", "resize2fs for a-fs"]);
 }

@@ -6,9 +6,9 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::Place;
+use super::FsLocation;
 use super::grow::FileSystemGrowth;
-use super::stack::Node;
+use super::stack::StackNode;
 use crate::digest::Digest;
 use crate::document::{FsKind, Id};
 use crate::facts::Signature;
@@ -30,12 +30,12 @@ pub enum Task {
         from: u64,
     },
     /// Creates a file system.
-    Make { place: Place, fs: NewFileSystem },
+    Make { place: FsLocation, fs: NewFileSystem },
     /// Grows the file system of an image to the size of its place; `of` is the fingerprint of the
     /// image task.
-    Grow { place: Place, fs: FileSystemGrowth, image: Id, of: Digest },
+    Grow { place: FsLocation, fs: FileSystemGrowth, image: Id, of: Digest },
     /// Creates a stack node.
-    Build { node: Node },
+    Build { node: StackNode },
     /// Stops all assembled nodes on these disks.
     Stop { disks: BTreeSet<Id> },
     /// Writes the final table of a disk.
@@ -100,9 +100,22 @@ impl NewFileSystem {
         u32::from_str_radix(&self.uuid.replace('-', ""), 16).unwrap_or_default()
     }
 
-    /// Whether a signature is of this file system.
+    /// Whether a signature is of this file system. Without a declared label any label will do.
     pub fn is(&self, found: &Signature) -> bool {
-        found.kind == self.kind.signature() && found.uuid.as_deref() == Some(&self.uuid)
+        found.kind == self.kind.signature()
+            && found.uuid.as_deref() == Some(&self.uuid)
+            && has_label(self.kind, self.label.as_deref(), found)
+    }
+}
+
+/// Whether a file system has the declared label, if one is declared. FAT stores capitals, and blanks
+/// at the end of a label are filling.
+pub fn has_label(kind: FsKind, wanted: Option<&str>, found: &Signature) -> bool {
+    let Some(wanted) = wanted.map(str::trim_end) else { return true };
+    let label = found.label.as_deref().unwrap_or_default().trim_end();
+    match kind {
+        FsKind::Vfat => label.eq_ignore_ascii_case(wanted),
+        _ => label == wanted,
     }
 }
 

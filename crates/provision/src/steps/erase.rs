@@ -25,12 +25,22 @@ pub enum Method {
     Command(EraseCommand),
 }
 
+/// Why a disk cannot be erased by the requested method.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EraseMethodError {
+    #[error("disk `{disk}` cannot make its blocks empty")]
+    NoBlockErase { disk: String },
+    #[error("disk `{disk}` has no command to forget its key")]
+    NoCryptoErase { disk: String },
+}
+
 impl Method {
     /// The method for a disk, or the reason why the disk does not offer it. No other method is
     /// substituted.
-    pub fn choose(asked: EraseMethod, disk: &DiskFacts) -> Result<Self, String> {
+    pub fn choose(asked: EraseMethod, disk: &DiskFacts) -> Result<Self, EraseMethodError> {
         use EraseCommand::{FormatCrypto, FormatUserData, SanitizeBlock, SanitizeCrypto};
-        let name = &disk.kernel_name;
+        let name = || disk.kernel_name.clone();
         let first = |among: &[EraseCommand]| {
             let offered = among.iter().find(|command| disk.erase.contains(command));
             offered.copied().map(Self::Command)
@@ -40,9 +50,9 @@ impl Method {
             EraseMethod::Overwrite => Ok(Self::Overwrite),
             EraseMethod::Block => first(&[SanitizeBlock, FormatUserData])
                 .or(disk.can_zero.then_some(Self::Block))
-                .ok_or_else(|| format!("disk `{name}` cannot make its blocks empty")),
+                .ok_or_else(|| EraseMethodError::NoBlockErase { disk: name() }),
             EraseMethod::Crypto => first(&[SanitizeCrypto, FormatCrypto])
-                .ok_or_else(|| format!("disk `{name}` has no command to forget its key")),
+                .ok_or_else(|| EraseMethodError::NoCryptoErase { disk: name() }),
             EraseMethod::Signatures => Ok(Self::Signatures),
         }
     }
@@ -94,7 +104,7 @@ impl From<&DiskFacts> for DiskIdentity {
 
 /// The report of one erased disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct EraseReport {
     pub disk: Id,
     #[serde(flatten)]
     pub who: DiskIdentity,

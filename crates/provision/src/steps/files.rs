@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Place;
+use super::FsLocation;
 use crate::digest::Digest;
 use crate::document::{FsKind, Id, SecretRef};
 use crate::volume::StoredFile;
@@ -15,7 +15,7 @@ pub const NAME: &str = "files";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
-    pub place: Place,
+    pub place: FsLocation,
     pub fs: Id,
     pub kind: FsKind,
     pub files: Vec<FileSpec>,

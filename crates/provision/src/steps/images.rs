@@ -31,6 +31,8 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpacked_digest: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<SecretRef>,
     /// The URL and the digest of the chunk manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -37,8 +37,14 @@ pub struct Receipt {
 }
 
 impl Task {
+    /// The fingerprint of the input and the places of its partitions. Their names, and the rest of
+    /// the disk, do not matter.
     pub fn fingerprint(&self) -> Digest {
-        Digest::of(&serde_json::to_vec(self).expect("a plain value"))
+        let parts = self.table.iter().flat_map(|table| &table.partitions);
+        let lent = parts.filter(|part| self.partitions().any(|id| *id == part.id));
+        let places: Vec<_> = lent.map(|part| (part.partuuid, part.start, part.len)).collect();
+        let all = (&self.input, &self.version, &self.disk, &self.devices, places);
+        Digest::of(&serde_json::to_vec(&all).expect("a plain value"))
     }
 
     pub fn partitions(&self) -> impl Iterator<Item = &Id> {

@@ -15,7 +15,7 @@ use crate::layout::{Layout, StackPlan, TablePlan, Work};
 /// A node of a stack, on partitions or on other nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct StackNode {
     pub id: Id,
     pub on: Vec<Id>,
     /// Bytes that the nodes above need.
@@ -44,7 +44,7 @@ pub struct Receipt {
     pub task: Digest,
 }
 
-impl Node {
+impl StackNode {
     /// Nothing for partitions and file systems.
     pub fn new(plan: &StackPlan, node: &StorageNode, group: Option<&Vg>) -> Option<Self> {
         let StackPlan { id, on, size, uuid, .. } = plan;
@@ -96,7 +96,7 @@ impl Node {
 #[derive(Debug, Clone, Default)]
 pub struct Stacks {
     /// The nodes, each behind the nodes that it lies on.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<StackNode>,
     /// The disks and tables of partitions.
     pub parts: BTreeMap<Id, (Id, TablePlan)>,
     /// The disks below each node.
@@ -115,7 +115,7 @@ impl Stacks {
                 },
                 _ => None,
             };
-            Node::new(plan, node, group)
+            StackNode::new(plan, node, group)
         });
         let mut parts = BTreeMap::new();
         for disk in &layout.disks {
@@ -123,7 +123,7 @@ impl Stacks {
             let of_disk = table.partitions.iter();
             parts.extend(of_disk.map(|p| (p.id.clone(), (disk.id.clone(), table.clone()))));
         }
-        let nodes: Vec<Node> = nodes.collect();
+        let nodes: Vec<StackNode> = nodes.collect();
         let mut below: BTreeMap<Id, BTreeSet<Id>> = BTreeMap::new();
         // The disks of each node are collected once: the number of paths is exponential.
         for node in &nodes {
@@ -137,7 +137,7 @@ impl Stacks {
         Self { nodes, parts, below }
     }
 
-    pub fn node(&self, id: &Id) -> Option<&Node> {
+    pub fn node(&self, id: &Id) -> Option<&StackNode> {
         self.nodes.iter().find(|node| node.id == *id)
     }
 

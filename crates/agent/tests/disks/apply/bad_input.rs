@@ -1,5 +1,6 @@
 //! Missing inputs must be reported while the disks are unchanged.
 
+use std::net::TcpListener;
 use std::process::Command;
 
 use super::{Bench, MIB, agent};
@@ -24,6 +25,42 @@ fn missing_image_is_reported_before_any_write() {
     fs_err::remove_file(bench.path("root.img.zst")).expect("it was there");
     let ended = agent("verify", &document, &[]);
     assert_eq!(ended.code, 0, "{}", ended.err);
+}
+
+#[test]
+fn silent_source_is_warned_about_and_nothing_is_written() {
+    let bench = Bench::new(512);
+    let before = bench.digest();
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let url = format!("http://{}/root.img.zst", closed.expect("a free port"));
+    let file = format!("file://{}", bench.path("root.img.zst").display());
+    let document = bench.document(&[(&file, &url)]);
+    let planned = agent("plan", &document, &[]);
+    assert_eq!(planned.code, 20, "{}", planned.err);
+    let warning = format!("warning: images.root.sources: cannot fetch `{url}`");
+    assert!(planned.out.contains(&warning), "{}", planned.out);
+    let refused = agent("apply", &document, &["--source-timeout", "4"]);
+    assert_eq!(refused.code, 3, "{}", refused.err);
+    let waiting = format!("waiting for `{url}` for 3 s: ");
+    assert!(refused.err.contains(&waiting), "{}", refused.err);
+    assert!(refused.err.contains("[unreachable]"), "{}", refused.err);
+    assert!(before == bench.digest());
+}
+
+#[test]
+fn image_that_is_not_raw_is_reported_before_any_write() {
+    let bench = Bench::new(512);
+    let packed = bench.path("root.img.zst");
+    let vmdk = ["convert", "-f", "raw", "-O", "vmdk"];
+    run(Command::new("qemu-img").args(vmdk).arg(bench.path("root.img")).arg(&packed));
+    let before = bench.digest();
+    for verb in ["plan", "apply"] {
+        let refused = agent(verb, &bench.document(&[]), &[]);
+        assert_eq!(refused.code, 2, "{}", refused.err);
+        let told = "images.root: the content is VMDK and not a raw image; convert it with";
+        assert!(refused.err.contains(told), "{}", refused.err);
+    }
+    assert!(before == bench.digest());
 }
 
 #[test]

@@ -27,12 +27,15 @@ fn of(bytes: &[u8]) -> String {
 
 /// The walk-through, started by systemd-boot with these files.
 fn document(bench: &Bench, files: &[(&str, String)], arguments: &str) -> PathBuf {
+    bench.document(&[("  images:", section(files, arguments).as_str())])
+}
+
+fn section(files: &[(&str, String)], arguments: &str) -> String {
     let files: Vec<_> = files.iter().map(|(name, file)| format!("{name}: {file}")).collect();
-    let section = format!(
+    format!(
         "  boot: {{firmware: uefi, kernel_args: [{arguments}], files: {{{}}}}}\n  images:",
         files.join(", ")
-    );
-    bench.document(&[("  images:", section.as_str())])
+    )
 }
 
 fn files(bench: &Bench) -> Vec<(&'static str, String)> {
@@ -101,6 +104,43 @@ fn loader_files_are_written_and_changed_alone() {
     assert_ne!(stored(&esp, "loader/entries/hoist.conf"), before);
     assert!(fs_err::read(bench.node(4)).expect("it is read") == kept);
     assert_eq!(agent("verify", &second, &[]).code, 0, "everything else is known as before");
+}
+
+#[test]
+fn every_esp_of_two_disks_gets_the_boot_files() {
+    let bench = Bench::new(512);
+    let second = Bench::sized(512, 64);
+    bench.pack_image();
+    let name = second.disk.path().file_name().expect("a name").to_string_lossy();
+    let label = bench.label('F');
+    let storage = format!(
+        "    two: {{match: {{kernel_name: {name}}}}}\n  storage:\n    \
+         - part: {{id: esp-2, on: two, size: 40 MiB, role: esp}}\n    \
+         - fs: {{id: esp-2-fs, on: esp-2, kind: vfat, label: {label}}}"
+    );
+    let section = section(&files(&bench), "quiet");
+    let document =
+        bench.document(&[("  storage:", storage.as_str()), ("  images:", section.as_str())]);
+    let applied = agent("apply", &document, &[]);
+    assert_eq!(applied.code, 0, "{}", applied.err);
+    let esps = [bench.node(1), second.node(1)];
+    for esp in &esps {
+        assert_eq!(stored(esp, "EFI/BOOT/BOOTX64.EFI"), Some(StoredFile::of(LOADER)));
+        assert_eq!(stored(esp, "hoist/linux"), Some(StoredFile::of(KERNEL)));
+    }
+    let [first_entry, second_entry] =
+        esps.each_ref().map(|esp| stored(esp, "loader/entries/hoist.conf"));
+    assert!(first_entry.is_some() && first_entry == second_entry, "both start the same root");
+    assert_eq!(agent("verify", &document, &[]).code, 0);
+    // An ESP that is lost with its disk is made again, and the other one stays.
+    let kept = fs_err::read(bench.node(1)).expect("it is read");
+    second.clear(1);
+    assert_eq!(agent("verify", &document, &[]).code, 1);
+    let again = agent("apply", &document, &[]);
+    assert_eq!(again.code, 0, "{}", again.err);
+    assert_eq!(stored(&second.node(1), "hoist/linux"), Some(StoredFile::of(KERNEL)));
+    assert!(fs_err::read(bench.node(1)).expect("it is read") == kept);
+    assert_eq!(agent("verify", &document, &[]).code, 0);
 }
 
 #[test]

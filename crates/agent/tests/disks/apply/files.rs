@@ -117,7 +117,7 @@ fn invalid_files_are_refused_before_any_write() {
         ("content: {text: deep}", "content: {secret: 'secret://join'}", "is not known here"),
         ("content: {text: fat}", "content: {secret: 'secret://join'}", "every user of the machine"),
         ("on: data-fs, path", "on: swap-fs, path", "swap has no files"),
-        ("on: data-fs, path", "on: none, path", "there is no file system `none`"),
+        ("on: data-fs, path", "on: none, path", "file system `none` not found"),
         ("path: /etc/motd", "path: /etc/fstab", "is there twice"),
     ] {
         let refused = agent("apply", &document(&bench, "x", &[(from, to)]), &[]);

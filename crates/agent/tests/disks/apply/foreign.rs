@@ -37,7 +37,7 @@ fn partition_of_type(disk: &Path, guid: &str) {
     run(Command::new("sgdisk").args(["-n", "1:2048:+8M", "-t", &kind]).arg(disk));
 }
 
-const FIXTURES: [Fixture; 13] = [
+const FIXTURES: [Fixture; 20] = [
     Fixture {
         name: "ext4",
         kinds: "ext",
@@ -83,6 +83,44 @@ const FIXTURES: [Fixture; 13] = [
         kinds: "iso9660",
         make: |disk| plant(disk, 0x8000, b"\x01CD001\x01"),
     },
+    Fixture {
+        name: "ReiserFS",
+        kinds: "reiserfs",
+        make: |disk| plant(disk, 0x1_0034, b"ReIsEr2Fs"),
+    },
+    Fixture {
+        name: "Oracle ASM",
+        kinds: "oracleasm",
+        make: |disk| plant(disk, 32, b"ORCLDISKDATA1"),
+    },
+    Fixture { name: "VDO", kinds: "vdo", make: |disk| plant(disk, 0, b"dmvdo001") },
+    Fixture {
+        name: "BitLocker",
+        kinds: "bitlocker",
+        make: |disk| plant(disk, 0, b"\xeb\x58\x90-FVE-FS-"),
+    },
+    Fixture {
+        name: "data at its end",
+        kinds: "unknown",
+        make: |disk| plant(disk, SIZE - MIB, b"data of a program"),
+    },
+    Fixture {
+        name: "random bytes",
+        kinds: "unknown",
+        make: |disk| {
+            let noise: Vec<u8> =
+                (0_u32..1 << 20).map(|n| (n.wrapping_mul(n) >> 7).to_le_bytes()[0]).collect();
+            plant(disk, 0, &noise);
+        },
+    },
+    Fixture {
+        name: "a partition with a database",
+        kinds: "gpt, unknown",
+        make: |disk| {
+            run(Command::new("sgdisk").args(["-n", "1:2048:+8M"]).arg(disk));
+            plant(disk, 2 * MIB, b"data of a program");
+        },
+    },
 ];
 
 #[test]
@@ -112,6 +150,7 @@ fn foreign_disk_is_taken_only_when_all_its_content_is_named() {
         assert_eq!(refused.code, 3, "{what}: {}", refused.err);
         assert!(refused.err.contains("[foreign-data]"), "{what}: {}", refused.err);
         assert!(refused.err.contains(&hint), "{what}: {}", refused.err);
+        assert_eq!(refused.err.contains("unknown data"), kinds.contains("unknown"), "{what}");
         // All but one is not enough.
         if let Some((first, _)) = kinds.split_once(", ") {
             let refused = agent("apply", document(first), &[]);

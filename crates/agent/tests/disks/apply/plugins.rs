@@ -74,7 +74,7 @@ esac
         self.path("plugins")
     }
 
-    fn agent(&self, verb: &str, document: &Path, more: &[&str]) -> super::Ended {
+    fn agent(&self, verb: &str, document: &Path, more: &[&str]) -> super::ProcessEnd {
         let plugins = self.plugins().display().to_string();
         let mut words = vec!["--plugins", &plugins];
         words.extend(more);
@@ -265,6 +265,25 @@ fn invalid_or_greedy_plug_in_is_refused_before_any_write() {
 }
 
 #[test]
+fn labels_of_two_plug_ins_conflict() {
+    let bench = Bench::new(512);
+    let before = bench.digest();
+    let document = bench.with_sections("  one.example/do@1: {}\n  two.example/do@1: {}\n");
+    for (name, label) in [("one", "shared"), ("two", "shared")] {
+        bench.plugin(name, 2000, "ok");
+        let file = format!("hoist-action-{name}");
+        let script = fs_err::read_to_string(bench.plugins().join(&file)).expect("it is there");
+        let fs =
+            format!(r#""size":"1MiB","fs":{{"id":"{name}-fs","kind":"ext4","label":"{label}"}}"#);
+        bench.program(&file, &script.replace(r#""size":"1MiB""#, &fs));
+    }
+    let refused = bench.agent("apply", &document, &[]);
+    assert_eq!(refused.code, 3, "{}{}", refused.out, refused.err);
+    assert!(refused.err.contains("[duplicate]"), "{}", refused.err);
+    assert!(before == bench.digest());
+}
+
+#[test]
 fn external_driver_makes_the_document() {
     let bench = Bench::new(512);
     let input = bench.path("input.txt");
@@ -285,7 +304,7 @@ case $request in
 *'"verb":"describe"'*) echo '{{"t":"result","ok":true,"description":{{"proto":[1],"name":"plain","version":"1","about":"one line for each disk"}}}}' ;;
 *'"verb":"parse"'*)
     size=$(sed -n 's/.*size=\([0-9A-Za-z]*\).*/\1/p' <&3)
-    [ "$size" ] || {{ echo '{{"t":"result","ok":true,"diagnostics":[{{"at":"line 1","message":"there is no size","hint":"say size=8MiB"}}]}}'; exit; }}
+    [ "$size" ] || {{ echo '{{"t":"result","ok":true,"diagnostics":[{{"at":"line 1","message":"the size is missing","hint":"say size=8MiB"}}]}}'; exit; }}
     echo '{{"t":"result","ok":true,"document":{json}}}' ;;
 *) echo '{{"t":"result","ok":false,"error":"unsupported"}}' ;;
 esac
@@ -299,7 +318,7 @@ esac
     fs_err::write(&input, "disk=os\n").expect("it is written");
     let refused = bench.agent("plan", &input, &["--driver", "plain"]);
     assert_eq!(refused.code, 2, "{}", refused.err);
-    assert!(refused.err.contains("there is no size") && refused.err.contains("say size=8MiB"));
+    assert!(refused.err.contains("the size is missing") && refused.err.contains("say size=8MiB"));
     let unknown = bench.agent("plan", &input, &["--driver", "nobody"]);
     assert_eq!(unknown.code, 2);
     assert!(unknown.err.contains("use one of hoist, bareon-ironic, nailgun"), "{}", unknown.err);

@@ -45,8 +45,7 @@ fn whole_document_gives_the_layout_of_bareon() {
     let lv = layout.stack.iter().find(|plan| plan.kind == "lv").expect("a volume");
     let group = (rest - 1) / 4 * 4;
     assert_eq!(lv.size / MIB, group * 8 / 10 / 4 * 4);
-    let boot = document.sections.boot.as_ref().expect("boot");
-    assert_eq!(boot.kernel_args, ["console=ttyS0"]);
+    assert!(document.sections.boot.is_none(), "no boot files are named");
     let (_, image) = document.sections.images.iter().next().expect("an image");
     assert_eq!(
         (image.sources.as_slice(), &image.target),
@@ -64,6 +63,22 @@ fn volumes_after_remaining_are_kept() {
     assert_eq!(places, [(1, 24), (25, 100), (125, 698), (823, 200)]);
     let two = json!([part("/", "remaining"), part("/var", "remaining")]);
     refused(&Ironic, &input("clean", two), Code::Twice);
+}
+
+#[test]
+fn shares_leave_room_for_the_loader() {
+    let facts = machine(&[("sda", 1024)]);
+    let places = |first: &str, second: &str| {
+        let volumes = json!([part("/", first), part("/var", second)]);
+        layout::plan(&parsed(&Ironic, &input("clean", volumes)), &facts).map(|layout| {
+            let Work::Table(table) = &layout.disks[0].work else { panic!("a table") };
+            table.partitions.iter().map(|part| part.len / MIB).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(places("20%", "80%"), Ok(vec![24, 204, 794]));
+    assert_eq!(places("1%", "98%"), Ok(vec![24, 10, 988]));
+    assert_eq!(places("40%", "40%"), Ok(vec![24, 408, 408]));
+    assert_eq!(places("600", "50%").expect_err("too much")[0].code, Code::NoRoom);
 }
 
 #[test]

@@ -73,7 +73,8 @@ fn written(file: &[u8]) -> (Result<(), ImageError>, Vec<u8>) {
     let origin =
         Origin { limits, ..Origin::new(vec![format!("file://{}", from.path().display())]) };
     let compression = Compression::Detect;
-    let image = Stream { origin: &origin, compression, size: None, digest: None };
+    let image =
+        Stream { origin: &origin, compression, size: None, digest: None, unpacked_digest: None };
     let outcome = write_qcow2(&image, &io.expect("nobody has it"), TARGET, &());
     (outcome.map(drop), fs_err::read(to.path()).expect("it is there"))
 }

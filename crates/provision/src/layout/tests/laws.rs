@@ -68,7 +68,7 @@ fn any_disk() -> impl Strategy<Value = DiskFacts> {
         let kind = if gpt { TableKind::Gpt } else { TableKind::Mbr };
         let partitions = partitions.into_iter().map(partition).collect();
         DiskFacts {
-            table: Some(TableFacts { kind, id: None, partitions, faults: Vec::new() }),
+            table: Some(TableFacts { kind, id: None, partitions, defects: Vec::new() }),
             signatures: found.into_iter().map(signature).collect(),
             ..disk("sda", size)
         }
@@ -125,7 +125,7 @@ proptest! {
             storage.push(part(&format!("new{at}"), size));
         }
         let table = TableFacts {
-            kind: TableKind::Gpt, id: None, partitions: existing, faults: Vec::new(),
+            kind: TableKind::Gpt, id: None, partitions: existing, defects: Vec::new(),
         };
         let facts = machine([DiskFacts {
             table: Some(table), logical_sector: sector, ..disk("sda", size)

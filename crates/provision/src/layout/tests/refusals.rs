@@ -58,6 +58,127 @@ fn mark(disk: &mut DiskFacts, node: &str, of_image: bool) {
     disk.signatures.push(marker);
 }
 
+/// A root with a file system, and a partition that changes.
+fn with_data(wipe: Value, data: Value, fs: &str) -> Value {
+    let kind = json!({"fs": {"id": "data-fs", "on": data["id"], "kind": fs}});
+    json!({
+        "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": wipe}},
+        "storage": [part("root", "1 GiB"), {"part": data}, kind],
+    })
+}
+
+/// The machine after this transaction completed its disk.
+fn installed() -> Facts {
+    let data = json!({"id": "data", "on": "os", "size": "1 GiB"});
+    let facts = machine([disk("sda", 4 * GIB)]);
+    let layout = laid_out(&document(with_data(json!([]), data, "ext4")), &facts);
+    let mut later = after(&layout, &facts);
+    mark(&mut later.disks[0], "n1", false);
+    let marker = later.disks[0].signatures.last_mut().expect("a marker");
+    marker.ours.as_mut().expect("it is ours").txn = TXN.parse().expect("a txn");
+    later
+}
+
+#[test]
+fn renamed_partition_keeps_its_contents() {
+    let facts = installed();
+    let data = json!({"id": "data", "on": "os", "size": "1 GiB", "name": "store", "role": "srv"});
+    let layout = laid_out(&document(with_data(json!([]), data, "ext4")), &facts);
+    let changes: Vec<_> = layout.disks[0].changes.iter().map(|change| change.what).collect();
+    assert_eq!(changes, [Difference::Kept, Difference::Renamed]);
+    assert_eq!(layout.disks[0].destroys, []);
+    let shown = layout.to_string();
+    assert!(
+        shown.contains("  ~ renamed   2  at") && shown.contains(", was 2  data  data"),
+        "{shown}"
+    );
+}
+
+/// A change of a document with these `wipe` entries.
+type Changed<'a> = &'a dyn Fn(Value) -> Value;
+
+#[test]
+fn data_of_this_installation_is_given_up_only_by_wipe() {
+    let facts = installed();
+    let data = |id: &str, size: &str| json!({"id": id, "on": "os", "size": size});
+    let labelled = |wipe: Value| {
+        let mut sections = with_data(wipe, data("data", "1 GiB"), "ext4");
+        sections["storage"][2]["fs"]["label"] = json!("other");
+        sections
+    };
+    let changed: [(Changed<'_>, &str, &str); 5] = [
+        (
+            &|wipe| with_data(wipe, data("data", "2 GiB"), "ext4"),
+            "ext, gpt",
+            "! recreated, data lost",
+        ),
+        (&|wipe| with_data(wipe, data("store", "1 GiB"), "ext4"), "ext, gpt", "- deleted"),
+        (&|wipe| with_data(wipe, data("data", "1 GiB"), "xfs"), "ext", "= kept"),
+        (&labelled, "ext", "= kept"),
+        (&|wipe| one_part(wipe), "ext, gpt", "- deleted"),
+    ];
+    for (sections, holds, shown) in changed {
+        let found = refused(sections(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
+        assert!(found.diagnostic.message.ends_with(&format!("holds {holds}")), "{found}");
+        let text = laid_out(&document(sections(json!("any"))), &facts).to_string();
+        assert!(text.contains(shown) && text.contains("! destroys ext"), "{text}");
+        assert!(!text.contains("resized"), "{text}");
+    }
+    // Another installation replaces this one.
+    let mut other = document(with_data(json!([]), data("data", "2 GiB"), "ext4"));
+    other.txn = Uuid::from_u128(77);
+    assert_eq!(laid_out(&other, &facts).disks[0].destroys.len(), 3);
+}
+
+#[test]
+fn unknown_data_of_this_installation_needs_wipe() {
+    let sections =
+        |wipe: Value| with_data(wipe, json!({"id": "data", "on": "os", "size": "1 GiB"}), "ext4");
+    let mut facts = installed();
+    let data = SignaturePlace::Partition(2);
+    let fs = facts.disks[0].signatures.iter_mut().find(|found| found.place == data);
+    let fs = fs.expect("a file system");
+    *fs = signature(SignatureKind::Unknown, data, fs.offset);
+    let found = refused(sections(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
+    assert!(found.diagnostic.message.ends_with("holds unknown data"), "{found}");
+    let layout = laid_out(&document(sections(json!(["unknown"]))), &facts);
+    assert_eq!(layout.disks[0].destroys.len(), 1);
+    // A run of this transaction that was interrupted had its permission before it began.
+    let mut at_work = signature(SignatureKind::Hoist, SignaturePlace::Disk, 0);
+    at_work.label = Some(TXN.to_owned());
+    facts.disks[0].signatures.push(at_work);
+    laid_out(&document(sections(json!([]))), &facts);
+}
+
+#[test]
+fn document_for_other_firmware_is_refused() {
+    let with = |firmware: &str| {
+        json!({
+            "storage": [
+                {"part": {"id": "g", "on": "os", "size": "1 MiB", "role": "bios_boot"}},
+                {"part": {"id": "esp", "on": "os", "size": "64 MiB", "role": "esp"}},
+                part("root", "1 GiB"),
+                {"fs": {"id": "fs", "on": "root", "kind": "ext4", "mount": "/"}},
+            ],
+            "boot": {"firmware": firmware},
+        })
+    };
+    let facts = |firmware: Firmware, bus: Bus| {
+        let disk = DiskFacts { bus: Some(bus), ..disk("sda", 4 * GIB) };
+        Facts { firmware, ..machine([disk]) }
+    };
+    for (own, other, firmware) in
+        [("bios", "uefi", Firmware::Bios), ("uefi", "bios", Firmware::Uefi)]
+    {
+        for allowed in [own, "both", "as_started"] {
+            laid_out(&document(with(allowed)), &facts(firmware, Bus::Sas));
+        }
+        refused(with(other), &facts(firmware, Bus::Sas), Code::Firmware, "boot.firmware");
+        // Another machine starts from it.
+        laid_out(&document(with(other)), &facts(firmware, Bus::Loop));
+    }
+}
+
 #[test]
 fn abandoned_root_disk_of_this_node_is_reported() {
     let with = |policy: Value| {
@@ -397,6 +518,38 @@ fn duplicate_names_are_refused() {
 }
 
 #[test]
+fn second_config_drive_is_refused() {
+    let sections = json!({
+        "storage": [part("root", "1 GiB")],
+        "config_drive": {"files": {"openstack/latest/user_data": {"text": "x"}}},
+    });
+    let with = |label: &str, wipe: Value| {
+        let mut other = disk("sdb", GIB);
+        let mut found = signature(SignatureKind::Iso9660, SignaturePlace::Disk, 0x8001);
+        found.label = Some(label.to_owned());
+        other.signatures.push(found);
+        let mut sections = sections.clone();
+        sections["disks"] = json!({
+            "os": {"match": {"serial": "S-sda"}},
+            "old": {"match": {"serial": "S-sdb"}, "wipe": wipe},
+        });
+        sections["erase"] = json!({"disks": ["old"]});
+        (sections, machine([disk("sda", 4 * GIB), other]))
+    };
+    let (mut sections, facts) = with("config-2", json!("any"));
+    laid_out(&document(sections.clone()), &facts);
+    sections.as_object_mut().expect("sections").remove("erase");
+    let found = refused(sections.clone(), &facts, Code::Duplicate, "config_drive");
+    assert!(found.to_string().contains("disk `sdb`"), "{found}");
+    let (_, facts) = with("install", json!([]));
+    laid_out(&document(sections.clone()), &facts);
+    // Without a config drive of its own, the system takes the other one.
+    let (_, facts) = with("CONFIG-2", json!([]));
+    sections.as_object_mut().expect("sections").remove("config_drive");
+    laid_out(&document(sections), &facts);
+}
+
+#[test]
 fn label_of_retained_file_system_is_not_reused() {
     let facts = machine([used()]);
     let with = |label: &str| {
@@ -475,7 +628,7 @@ fn kept_part_that_differs_is_refused() {
     // The partition matches, and its contents do not.
     refused(keeping(3, json!({})), &facts, Code::NotAsRetained, "storage.kept-fs.retain");
     let mut damaged = used();
-    damaged.table.as_mut().unwrap().faults.push("its copy is gone".to_owned());
+    damaged.table.as_mut().unwrap().defects.push("its copy is gone".to_owned());
     refused(keeping(2, json!({})), &machine([damaged]), Code::NotAsRetained, place);
 }
 

@@ -1,6 +1,6 @@
 #![no_main]
 
-use hoist_device::metadata_area::{GapJournal, read_marker};
+use hoist_device::metadata_area::{DiskJournal, read_marker};
 use hoist_provision::backup;
 use hoist_provision::metadata_area::{MetadataArea, START};
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     disk[start..start + length].copy_from_slice(&bytes[..length]);
     let gap = MetadataArea::before(None).expect("an empty disk has room");
     drop(read_marker(&disk[..], &gap).expect("it is memory"));
-    if let Err(error) = GapJournal::peek(&disk[..], &gap) {
+    if let Err(error) = DiskJournal::peek(&disk[..], &gap) {
         drop(error.to_string());
     }
     drop(backup::parse(bytes, SIZE as u64));
