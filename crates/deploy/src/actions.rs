@@ -82,17 +82,17 @@ fn timeout(reason: impl Into<String>) -> Failure {
 
 /// Compilation rejects invalid input before a run starts, so invalid input here is a programming
 /// error.
-fn invalid(faults: Vec<Diagnostic>) -> Failure {
-    let fault = faults.into_iter().next().unwrap_or_else(|| Diagnostic {
+fn invalid(diagnostics: Vec<Diagnostic>) -> Failure {
+    let diagnostic = diagnostics.into_iter().next().unwrap_or_else(|| Diagnostic {
         at: String::new(),
         message: "the input is not valid".to_owned(),
         hint: None,
     });
-    let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
-    Failure { kind: FailureKind::Internal, reason: format!("{at}{}", fault.message) }
+    let at = if diagnostic.at.is_empty() { String::new() } else { format!("{}: ", diagnostic.at) };
+    Failure { kind: FailureKind::Internal, reason: format!("{at}{}", diagnostic.message) }
 }
 
-/// What ends the reading of a file may be no fault of the file.
+/// What ends the reading of a file may be no diagnostic of the file.
 fn io_error(error: &std::io::Error) -> Failure {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Failure>());
     inner.cloned().unwrap_or_else(|| exit(error.to_string()))

@@ -3,6 +3,9 @@
 //!
 //! Where many instances wait for many, they wait for a join. All instances that wait for the same
 //! set by the same rule share the join, so the product of the two sets is never built.
+//!
+//! Does not belong here: the selection of instances (`select`), their steps and limits
+//! (`compile`).
 
 mod cycle;
 mod pattern;
@@ -321,7 +324,7 @@ fn expand(book: &Book, targets: &Targets, found: &mut Vec<SourceDiagnostic>) -> 
             }
             nodes
         } else {
-            let message = format!("task `{id}` does not say where it runs");
+            let message = format!("task `{id}`: `on` is missing");
             let remedy = "write `on: ROLE`, or `on: \"*\"` for every node";
             found.push(SourceDiagnostic::new(Code::Missing, *place, message).hint(remedy));
             NodeSet::default()
@@ -395,7 +398,7 @@ impl Binder<'_> {
 
     fn no_such(&mut self, owner: End, word: &str, to: &Pattern, place: Place) {
         let name = self.name(owner).to_owned();
-        let message = format!("`{name}` {word} `{to}`, but there is no such task or barrier");
+        let message = format!("`{name}` {word} `{to}`, which is neither a task nor a barrier");
         let close = nearest(&to.to_string(), self.matcher.names()).map(str::to_owned);
         let diagnostic = SourceDiagnostic::new(Code::NoSuchTask, place, message);
         self.tell(place, diagnostic.suggest(close.as_deref()));

@@ -18,9 +18,9 @@ use crate::diagnostic::{self, Code, SourceDiagnostic};
 use crate::layer::{Book, lay_over};
 use crate::select::{Chooser, History, Selection};
 use crate::spec::{Place, Task};
-use crate::target::{Site, Targets};
+use crate::target::{TargetSite, Targets};
 
-pub use report::MAX_LISTED_EDGES;
+pub use report::{Listing, MAX_LISTED_EDGES};
 pub use steps::templates;
 
 /// Instances that may run on one node at once, unless a file says otherwise.
@@ -69,7 +69,7 @@ pub struct CompiledPlan {
 /// Compiles task files to a plan, or returns the diagnostics, errors first.
 pub fn compile(
     book: &Book,
-    site: &Site,
+    site: &TargetSite,
     options: &Options<'_>,
 ) -> Result<CompiledPlan, Vec<SourceDiagnostic>> {
     let mut found = Vec::new();
@@ -119,7 +119,7 @@ pub fn compile(
         return Err(found);
     }
     draft.subjects.shrink_to_fit();
-    let name = |node: &crate::target::Node| node.name.to_string();
+    let name = |node: &crate::target::TargetNode| node.name.to_string();
     Ok(CompiledPlan {
         draft,
         tasks: book.tasks.iter().map(|task| task.id.value.clone()).collect(),
@@ -155,7 +155,7 @@ pub(crate) fn look(
 ) {
     let from = found.len();
     // The run may bring other settings, so nothing is derived from the current ones.
-    let targets = Targets::new(book, &Site::default(), &mut Vec::new());
+    let targets = Targets::new(book, &TargetSite::default(), &mut Vec::new());
     let facts = Facts::new(book.settings.clone(), &targets, &options.templates, found);
     steps::Maker::new(book, &targets, graph, &facts, options).look(found);
     warn::look(book, graph, options, found);

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::spec::{Amount, At, Task, When};
-use crate::target::{Node, Targets};
+use crate::target::{TargetNode, Targets};
 
 /// Work that one condition or template may take.
 const FUEL: u64 = 1_000_000;
@@ -157,7 +157,7 @@ impl<'a> Facts<'a> {
         if self.template_names.contains(&key(name.place.file, name.value)) {
             return None;
         }
-        let message = format!("there is no template `{}` beside the file", shown(name.value));
+        let message = format!("template `{}` not found beside the file", shown(name.value));
         Some(SourceDiagnostic::new(Code::Template, name.place, message))
     }
 
@@ -297,14 +297,14 @@ fn unknown_input(task: &str, name: &At<&String>) -> SourceDiagnostic {
 }
 
 fn condition(source: &At<&str>, error: &TemplateError) -> SourceDiagnostic {
-    let message = format!("`{}` cannot be told: {error}", shown(source.value));
+    let message = format!("`{}` cannot be evaluated: {error}", shown(source.value));
     SourceDiagnostic::new(Code::Condition, source.place, message).hint(
         "it knows `settings`, `node` and `nodes`; ask `x is defined` first where it may not be",
     )
 }
 
 /// What expressions and templates see of a node.
-fn facts(node: &Node) -> Value {
+fn facts(node: &TargetNode) -> Value {
     let spec = &node.spec;
     let address = spec.interfaces.iter().flat_map(|interface| &interface.addresses).next();
     let labels: BTreeMap<&str, &str> =

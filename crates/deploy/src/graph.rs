@@ -38,7 +38,7 @@ pub struct View {
 #[non_exhaustive]
 pub enum DrawError {
     #[error(
-        "{count} vertices are more than the {MAX_DRAWN} that can be looked at; leave `--instances` \
+        "{count} vertices are more than the {MAX_DRAWN} that can be drawn; leave `--instances` \
          out to see tasks, see one node with `--on NODE` or what is near a task with `--around \
          TASK --depth 2`, or say `--force`"
     )]

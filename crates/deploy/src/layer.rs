@@ -211,7 +211,7 @@ impl<T: Named> Shelf<T> {
         let At { value: name, place } = thing.name().clone();
         let Some((at, below)) = self.by_name.get_mut(&name) else {
             if thing.is_patch() {
-                let message = format!("there is no {} `{name}` below to patch", T::WHAT);
+                let message = format!("{} `{name}` not found below to patch", T::WHAT);
                 let remedy = "write it whole, without `patch: true`";
                 found
                     .push(SourceDiagnostic::new(Code::PatchesNothing, place, message).hint(remedy));

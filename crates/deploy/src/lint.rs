@@ -12,7 +12,7 @@ use crate::compile::{self, Options};
 use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
 use crate::spec::{Need, NeedScope};
-use crate::target::{Node, Site, Targets};
+use crate::target::{TargetNode, TargetSite, Targets};
 
 /// Roles that pairs are made of; more would be more than a thousand layouts.
 const MAX_PAIRED: usize = 48;
@@ -150,14 +150,14 @@ fn all(roles: &[String]) -> Vec<Layout<'_>> {
 }
 
 impl Layout<'_> {
-    fn site(&self) -> Site {
+    fn site(&self) -> TargetSite {
         let nodes = self.nodes.iter().zip(1_u32..).map(|(roles, at)| {
             let spec = serde_json::json!({ "nid": at, "groups": roles });
             let spec: NodeSpec = serde_json::from_value(spec).expect("names of groups");
             let name = format!("node{at}").parse().expect("a name");
             let id = NodeId::from_bits(at.into());
-            Node { id, name, spec, lifecycle: Lifecycle::Installed, system: String::new() }
+            TargetNode { id, name, spec, lifecycle: Lifecycle::Installed, system: String::new() }
         });
-        Site { nodes: nodes.collect(), ..Site::default() }
+        TargetSite { nodes: nodes.collect(), ..TargetSite::default() }
     }
 }

@@ -1,5 +1,8 @@
-//! Text to task files. Parsing continues after a fault, so that all diagnostics of a file are
+//! Text to task files. Parsing continues after an error, so that all diagnostics of a file are
 //! reported at once, each with line and column.
+//!
+//! Does not belong here: rules across tasks or files, which need all of them (`layer`, `bind`,
+//! `compile`).
 
 mod run;
 mod tree;
@@ -131,7 +134,7 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
         Ok(documents) => {
             let is_empty = documents.iter().all(Tree::is_null);
             if is_empty {
-                let message = "there is nothing in it";
+                let message = "the file is empty";
                 let place = Place { file, line: 0, column: 0 };
                 let diagnostic = SourceDiagnostic::new(Code::Missing, place, message);
                 reader.found.push(diagnostic.hint("begin it with `hoist: 1` and `tasks:`"));
@@ -264,7 +267,7 @@ impl Reader {
         let has = |key: &str| map.iter().any(|(name, _)| name.text() == Some(key));
         if !has("api") && !has("kind") {
             if !has("hoist") {
-                let message = "it does not say which version of the format it is in";
+                let message = "`hoist`, the version of the format, is missing";
                 let diagnostic = SourceDiagnostic::new(Code::Missing, tree.place, message);
                 self.found.push(diagnostic.hint("begin it with `hoist: 1`"));
             }
@@ -275,10 +278,7 @@ impl Reader {
         for (key, _, value) in self.entries(tree, &DOCUMENT_KEYS, "the document") {
             match key {
                 "api" if value.text() != Some(API) => {
-                    self.wrong(
-                        value.place,
-                        format!("there is no such version; write `api: {API}`"),
-                    );
+                    self.wrong(value.place, format!("unknown version; write `api: {API}`"));
                 }
                 "kind" if value.text() != Some("Deployment") => {
                     self.wrong(

@@ -48,10 +48,10 @@ pub enum Only {
 }
 
 impl Only {
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> PastOutcome {
         match self {
-            Self::Failed => Outcome::Failed,
-            Self::Blocked => Outcome::Blocked,
+            Self::Failed => PastOutcome::Failed,
+            Self::Blocked => PastOutcome::Blocked,
         }
     }
 }
@@ -77,12 +77,12 @@ pub type History = BTreeMap<String, HistoryEntry>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEntry {
-    pub state: Outcome,
+    pub state: PastOutcome,
     pub fingerprint: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PastOutcome {
     Good,
     Failed,
     Blocked,
@@ -288,8 +288,8 @@ impl Chooser<'_> {
         found: &mut Vec<SourceDiagnostic>,
     ) -> Vec<bool> {
         match name {
-            "failed" => return self.was(|was| was == Outcome::Failed),
-            "blocked" => return self.was(|was| was == Outcome::Blocked),
+            "failed" => return self.was(|was| was == PastOutcome::Failed),
+            "blocked" => return self.was(|was| was == PastOutcome::Blocked),
             _ => {}
         }
         let mut chosen = self.nothing();
@@ -322,7 +322,7 @@ impl Chooser<'_> {
             self.targets.nodes.iter().position(|other| other.name.as_str() == node).map(number)
         });
         if let (Some(None), Some(node)) = (node_at, node) {
-            let message = format!("there is no node `{node}` in this run");
+            let message = format!("node `{node}` not found in this run");
             found.push(SourceDiagnostic::without_place(Code::NothingSelected, message));
         }
         for end in ends {
@@ -342,10 +342,10 @@ impl Chooser<'_> {
         chosen
     }
 
-    fn was(&self, is: impl Fn(Outcome) -> bool) -> Vec<bool> {
+    fn was(&self, is: impl Fn(PastOutcome) -> bool) -> Vec<bool> {
         let mut chosen = self.nothing();
         for at in self.graph.instances() {
-            let was = self.past.get(&self.name(at)).map_or(Outcome::Open, |was| was.state);
+            let was = self.past.get(&self.name(at)).map_or(PastOutcome::Open, |was| was.state);
             chosen[at as usize] = is(was);
         }
         chosen
@@ -379,8 +379,9 @@ impl Chooser<'_> {
     fn prerequisites(&self, chosen: &[bool]) -> Vec<u32> {
         let instances = self.graph.instances();
         let waiting: Vec<u32> = instances.clone().filter(|at| chosen[*at as usize]).collect();
-        let is_good =
-            |at: u32| self.past.get(&self.name(at)).is_some_and(|was| was.state == Outcome::Good);
+        let is_good = |at: u32| {
+            self.past.get(&self.name(at)).is_some_and(|was| was.state == PastOutcome::Good)
+        };
         let is_enough = |at: u32| {
             let Some(want) = self.graph.want_of(at).filter(|want| *want != Want::All) else {
                 return false;
@@ -443,7 +444,7 @@ pub(crate) fn pattern(text: &str) -> Pattern {
 }
 
 fn unknown(matcher: &Matcher<'_>, name: &str, what: &str) -> SourceDiagnostic {
-    let message = format!("there is no {what} `{name}`, so nothing would be done");
+    let message = format!("{what} `{name}` not found, so nothing would be done");
     let close = nearest(name, matcher.names());
     SourceDiagnostic::without_place(Code::NothingSelected, message).suggest(close)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hoist_model::nearest;
 use hoist_model::node::Lifecycle;
-use hoist_model::selector::{BindError, Bound, Selector, Subject, Vocabulary};
+use hoist_model::selector::{BindError, Bound, RegexError, Selector, Subject, Vocabulary};
 use hoist_model::{GroupKey, GroupName, Name, NodeId, NodeSpec};
 use regex::Regex;
 
@@ -16,7 +16,7 @@ use crate::spec::{At, Role};
 
 /// A node as a plan sees it.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct TargetNode {
     pub id: NodeId,
     pub name: Name,
     pub spec: NodeSpec,
@@ -27,8 +27,8 @@ pub struct Node {
 
 /// The site that a plan is made for.
 #[derive(Debug, Clone, Default)]
-pub struct Site {
-    pub nodes: Vec<Node>,
+pub struct TargetSite {
+    pub nodes: Vec<TargetNode>,
     /// Groups whose members are computed.
     pub computed_groups: Vec<(GroupKey, Selector)>,
     /// First members of each role as they were chosen before, by name, the latest first.
@@ -42,7 +42,7 @@ pub(crate) type NodeSet = Arc<[u32]>;
 #[derive(Debug)]
 pub(crate) struct Targets {
     /// By nid, then name.
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<TargetNode>,
     computed: Vec<(GroupKey, Selector)>,
     /// Roles and the names of their first members.
     pub(crate) roles: HashMap<String, RoleSet>,
@@ -58,7 +58,7 @@ pub(crate) struct RoleSet {
 }
 
 impl Targets {
-    pub(crate) fn new(book: &Book, site: &Site, found: &mut Vec<SourceDiagnostic>) -> Self {
+    pub(crate) fn new(book: &Book, site: &TargetSite, found: &mut Vec<SourceDiagnostic>) -> Self {
         let mut nodes = site.nodes.clone();
         nodes.sort_by(|a, b| order(a).cmp(&order(b)));
         let count = u32::try_from(nodes.len()).expect("sites are bounded");
@@ -96,7 +96,7 @@ impl Targets {
         targets
     }
 
-    fn add(&mut self, role: &Role, site: &Site, found: &mut Vec<SourceDiagnostic>) {
+    fn add(&mut self, role: &Role, site: &TargetSite, found: &mut Vec<SourceDiagnostic>) {
         let name = &role.name.value;
         let nodes = match &role.nodes {
             Some(nodes) => self.resolve(nodes, found).unwrap_or_default(),
@@ -180,11 +180,11 @@ impl Targets {
 }
 
 /// By nid, those without one last; then by name.
-fn order(node: &Node) -> (u64, &str) {
+fn order(node: &TargetNode) -> (u64, &str) {
     (node.spec.nid.map_or(u64::MAX, |nid| u64::from(nid.get())), node.name.as_str())
 }
 
-fn subject(node: &Node) -> Subject<'_> {
+fn subject(node: &TargetNode) -> Subject<'_> {
     Subject { id: node.id, name: &node.name, spec: &node.spec, lifecycle: node.lifecycle }
 }
 
@@ -227,7 +227,7 @@ impl Vocabulary for Targets {
         Some(self.nodes[first as usize].id)
     }
 
-    fn matching(&self, regex: &str) -> Result<Vec<String>, String> {
+    fn matching(&self, regex: &str) -> Result<Vec<String>, RegexError> {
         let regex = whole(regex)?;
         // A role of the deployment hides a role or group of the site that has the same name.
         Ok(self.words().into_iter().filter(|word| regex.is_match(word)).collect())
@@ -235,9 +235,15 @@ impl Vocabulary for Targets {
 }
 
 /// A regular expression of the whole text.
-pub(crate) fn whole(regex: &str) -> Result<Regex, String> {
-    let error = |error: regex::Error| error.to_string().lines().last().unwrap_or("").to_owned();
-    Regex::new(&format!("^(?:{regex})$")).map_err(error)
+pub(crate) fn whole(regex: &str) -> Result<Regex, RegexError> {
+    compiled(&format!("^(?:{regex})$"))
+}
+
+pub(crate) fn compiled(regex: &str) -> Result<Regex, RegexError> {
+    Regex::new(regex).map_err(|error| {
+        let last = error.to_string().lines().last().unwrap_or_default().to_owned();
+        RegexError::Syntax(last)
+    })
 }
 
 /// Two sets of nodes, both ascending: those in both.

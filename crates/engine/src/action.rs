@@ -196,18 +196,6 @@ pub trait Action: Send + Sync {
     fn is_programs(&self, _: &Value) -> bool {
         false
     }
-
-    /// The action as a script, for a machine that has only a POSIX shell; `None` if there is no
-    /// script.
-    fn script(&self, _: &Value, _: Purpose) -> Option<Script> {
-        None
-    }
-
-    /// [`Action::predict`] as a script. Exit code 0 means no change; [`WOULD_CHANGE`] means that
-    /// the output is the change.
-    fn predict_script(&self, _: &Value) -> Option<Script> {
-        None
-    }
 }
 
 /// The planning half of an action: it turns a document into steps, before anything runs. Executors
@@ -228,9 +216,6 @@ pub trait Planner {
     }
 }
 
-/// Exit code of a predict script that found changes.
-pub const WOULD_CHANGE: i32 = 10;
-
 /// The predicted changes of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -239,36 +224,6 @@ pub enum Prediction {
     Diff(String),
     NoChange,
     CannotPredict,
-}
-
-/// The purpose of a script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Purpose {
-    Apply,
-    /// Exit code 0 means that the condition holds.
-    Verify,
-}
-
-/// A program for `/bin/sh`. Its text is constant, unless a person wrote it; values come through its
-/// environment and through files.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Script {
-    pub text: String,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
-    /// Secrets by reference. Each becomes a file; the variable of this name has its path.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub secrets: BTreeMap<String, String>,
-    /// Texts. Each becomes a file; the variable of this name has its path.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub files: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<String>,
-    /// Exit codes that mean success without a change.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unchanged: Vec<i32>,
 }
 
 /// The context of one call of an action.
@@ -293,8 +248,8 @@ pub struct Ctx<'a> {
 
 impl Ctx<'_> {
     /// `None` without a deadline; zero if the deadline has passed.
-    pub fn time_left(&self) -> Option<Duration> {
-        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    pub fn time_left(&self, now: Instant) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(now))
     }
 }
 

@@ -163,7 +163,7 @@ impl JobOutcome {
 }
 
 /// The place where jobs are carried out, with its actions and secrets.
-pub struct Site {
+pub struct ExecutionSite {
     pub catalog: Catalog,
     pub secrets: Arc<dyn Secrets>,
     pub outputs: Outputs,
@@ -179,9 +179,9 @@ pub enum BaseDirectory {
     Below(PathBuf),
 }
 
-impl std::fmt::Debug for Site {
+impl std::fmt::Debug for ExecutionSite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Site").field("catalog", &self.catalog).finish_non_exhaustive()
+        f.debug_struct("ExecutionSite").field("catalog", &self.catalog).finish_non_exhaustive()
     }
 }
 
@@ -196,7 +196,7 @@ impl Secrets for NoSecrets {
     }
 }
 
-impl Site {
+impl ExecutionSite {
     /// Carries out a job to its end. If the job is cut short, its processes are ended with it, so
     /// that none runs beside later work.
     pub fn carry_out(&self, job: &Job, cancel: &Cancel, programs: &AttemptPrograms) -> JobOutcome {
@@ -360,7 +360,7 @@ fn redact(outcome: JobOutcome, redactions: &Redactions) -> JobOutcome {
 
 /// One job while it is carried out.
 struct Work<'a> {
-    site: &'a Site,
+    site: &'a ExecutionSite,
     job: &'a Job,
     attempt: &'a str,
     place: &'a Path,
@@ -669,7 +669,7 @@ pub(crate) fn nap(time: Duration, cancel: &Cancel) -> bool {
 #[derive(Debug)]
 pub struct LocalExecutor {
     run: String,
-    site: Arc<Site>,
+    site: Arc<ExecutionSite>,
     kept: Arc<ProgramDirectory>,
     workers: WorkerPool,
     shared: Arc<ExecutorState>,
@@ -732,7 +732,7 @@ impl LocalExecutor {
     /// outlive this process gets a shell of its own.
     pub fn new(
         run: impl Into<String>,
-        site: Site,
+        site: ExecutionSite,
         ledger: &Path,
         events: Sender<Event>,
         supervisor: Option<Vec<OsString>>,

@@ -116,6 +116,11 @@ pub fn read(bytes: &[u8]) -> Result<Contents, JournalError> {
     read_on(bytes, MAGIC.len(), 0)
 }
 
+/// Reads frames without the head of a journal; the first has the number `first`.
+pub fn read_frames(bytes: &[u8], first: u32) -> Result<Vec<Record>, JournalError> {
+    read_on(bytes, 0, first).map(|contents| contents.records)
+}
+
 /// Number of complete records at the beginning of a journal, without parsing their payloads.
 pub fn count(bytes: &[u8]) -> u32 {
     let mut at = MAGIC.len();

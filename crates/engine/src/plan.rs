@@ -13,6 +13,7 @@ pub use window::time_of_week;
 
 use std::cmp::Reverse;
 use std::fmt::{self, Write as _};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -352,6 +353,29 @@ pub enum PlanError {
     Cycle { path: Vec<String> },
 }
 
+/// SHA-256 of the JSON of a draft, which is never in memory as a whole.
+fn hash(draft: &Draft) -> String {
+    struct Hasher(Sha256);
+    impl io::Write for Hasher {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.update(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut out = io::BufWriter::new(Hasher(Sha256::new()));
+    serde_json::to_writer(&mut out, draft).expect("a plain value");
+    let hasher = out.into_inner().unwrap_or_else(|_| unreachable!("a hasher takes all bytes"));
+    let mut hash = String::new();
+    for byte in hasher.0.finalize() {
+        write!(hash, "{byte:02x}").expect("writing to memory");
+    }
+    hash
+}
+
 /// A validated draft, with its order.
 #[derive(Debug)]
 pub struct Plan {
@@ -378,11 +402,7 @@ impl Plan {
         for (at, rank) in ranks.iter().enumerate() {
             by_rank[*rank as usize] = id(at);
         }
-        let bytes = serde_json::to_vec(&draft).expect("a plain value");
-        let mut hash = String::new();
-        for byte in Sha256::digest(bytes) {
-            write!(hash, "{byte:02x}").expect("writing to memory");
-        }
+        let hash = hash(&draft);
         Ok(Self { draft, successors, starts, ranks, by_rank, order, hash })
     }
 
@@ -393,6 +413,10 @@ impl Plan {
 
     pub fn draft(&self) -> &Draft {
         &self.draft
+    }
+
+    pub fn into_draft(self) -> Draft {
+        self.draft
     }
 
     pub fn len(&self) -> usize {

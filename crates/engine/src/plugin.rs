@@ -44,10 +44,10 @@ pub use driver::{Driver, DriverResult};
 pub use files::{DRIVER_PREFIX, MAX_NAME, MAX_PLUGINS, PREFIX, Stamp, is_name, look, stamps};
 pub use isolation::{Isolation, IsolationPolicy, UnknownPolicy};
 pub use process::{GRACE, LINGER};
-pub use protocol::{Fault, MAX_BYTES, MAX_ERROR_LINE, MAX_LINE, MAX_LINES, PROTO, Verb};
+pub use protocol::{MAX_BYTES, MAX_ERROR_LINE, MAX_LINE, MAX_LINES, PROTO, ProtocolError, Verb};
 
 use isolation::{Descriptor, Start};
-use process::{Trouble, Until, converse};
+use process::{ExchangeError, Until, converse};
 use protocol::{Answer, Talk};
 
 /// Timeout of requests that change nothing: describe, contribute, validate and plan.
@@ -79,8 +79,8 @@ pub enum PluginError {
     TimedOut { at: PluginRequest, after: Duration },
     #[error("{at} was cancelled because the run was stopped")]
     Cancelled { at: PluginRequest },
-    #[error("{at}: {fault}")]
-    Protocol { at: PluginRequest, fault: Fault },
+    #[error("{at}: {error}")]
+    Protocol { at: PluginRequest, error: ProtocolError },
     #[error(
         "{at} exited with {status} and without a result{}; print a result before the exit",
         quote(last_words)
@@ -285,7 +285,7 @@ impl Program {
         let (answer, last_words) = talk.into_parts();
         match ended {
             Ok(status) => self.judge(at(), status, answer, last_words),
-            Err(trouble) => {
+            Err(error) => {
                 // Without namespaces the processes may be in other groups.
                 if let Some((attempt, programs)) = terms.attempt
                     && !self.isolation.is_private()
@@ -293,7 +293,7 @@ impl Program {
                     // After a timeout the executor searches again.
                     let _ = programs.end(attempt);
                 }
-                Err(error_of(at(), trouble, left))
+                Err(error_of(at(), error, left))
             }
         }
     }
@@ -365,20 +365,20 @@ fn memory_file(secret: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn error_of(at: PluginRequest, trouble: Trouble, given: Duration) -> PluginError {
-    match trouble {
-        Trouble::System(source) => PluginError::Start { at, source },
-        Trouble::Fault(fault) => PluginError::Protocol { at, fault },
-        Trouble::TimedOut => {
+fn error_of(at: PluginRequest, error: ExchangeError, given: Duration) -> PluginError {
+    match error {
+        ExchangeError::System(source) => PluginError::Start { at, source },
+        ExchangeError::ProtocolError(error) => PluginError::Protocol { at, error },
+        ExchangeError::TimedOut => {
             // Rounded to the value that people configured.
             let after =
                 Duration::from_secs(given.as_secs() + u64::from(given.subsec_millis() >= 500));
             PluginError::TimedOut { at, after }
         }
-        Trouble::Cancelled => PluginError::Cancelled { at },
-        Trouble::Stays => PluginError::Stays { at },
-        Trouble::ClosedEarly => PluginError::ClosedEarly { at },
-        Trouble::LeftBehind => PluginError::LeftBehind { at },
+        ExchangeError::Cancelled => PluginError::Cancelled { at },
+        ExchangeError::Stays => PluginError::Stays { at },
+        ExchangeError::ClosedEarly => PluginError::ClosedEarly { at },
+        ExchangeError::LeftBehind => PluginError::LeftBehind { at },
     }
 }
 

@@ -56,18 +56,18 @@ impl ProgramExit {
     /// The verdict of a program that checks: exit code 0 means that the assertion holds.
     pub fn verdict(&self) -> Verdict {
         let exit_code = self.status.code().filter(|_| self.cause == ExitCause::Itself);
-        match (exit_code, self.fault()) {
+        match (exit_code, self.failure()) {
             (_, None) => Verdict::Holds,
             (Some(code), Some(_)) => Verdict::Fails(Observation {
                 output: self.last_line.clone(),
                 exit_code: Some(code),
             }),
-            (None, Some(fault)) => Verdict::fails(fault),
+            (None, Some(failure)) => Verdict::fails(failure),
         }
     }
 
     /// Why the program did not succeed, in one line; `None` if it did.
-    pub fn fault(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         let what = match (self.cause, self.status.code(), self.status.signal()) {
             (ExitCause::TimedOut, ..) => "timed out".to_owned(),
             (ExitCause::Cancelled, ..) => "stopped".to_owned(),

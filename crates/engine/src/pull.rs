@@ -1,6 +1,6 @@
 //! Steps on machines that fetch their work.
 //!
-//! A machine sends a [`Report`] (identity, running work, results) and gets [`Orders`]. Every report
+//! A machine sends a [`WorkerReport`] (identity, running work, results) and gets [`Orders`]. Every report
 //! repeats all results until they are acknowledged, so any message may be lost, duplicated or
 //! delayed. Both sides name work by its attempt, and a machine begins each attempt at most once
 //! ([`Worker`]).
@@ -51,7 +51,7 @@ pub const WHILE_BUSY: Duration = Duration::from_secs(2);
 /// The state of a machine, as it reports it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Report {
+pub struct WorkerReport {
     /// Changes when the machine has lost its durable state.
     pub memory: String,
     /// How often the worker was started with this memory.

@@ -121,7 +121,7 @@ pub struct FailedCheck {
     /// check was made, for example because the subject could not be reached.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
-    /// What was observed: the last line that the check printed, or why it could not be made.
+    /// The observation: the last line that the check printed, or the reason why it could not run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
     /// The exit code of the program that checked, if there was one and it ended by itself.

@@ -35,8 +35,6 @@ pub struct Gap {
 pub enum GapKind {
     /// Neither the step nor its action has an undo.
     NoUndo,
-    /// The action has an undo, but not over the transport of its subject.
-    NotThere,
     /// The step is a commit point.
     CommitPoint,
     /// More than [`MAX_APPLIED`](crate::run::MAX_APPLIED) attempts may have left changes.
@@ -219,7 +217,8 @@ fn reverse(
         let before = &plan.vertex(*id).after;
         leads[id.at()] = before.iter().any(|at| leads[at.at()] || is_step[at.at()]);
     }
-    let (mut vertices, mut of): (Vec<Vertex>, Vec<Option<StepId>>) = (Vec::new(), Vec::new());
+    let mut vertices: Vec<Vertex> = Vec::new();
+    let mut of: Vec<Option<StepId>> = Vec::new();
     // For each vertex, the undo vertices that its predecessors must wait for.
     let mut ends: Vec<Vec<StepId>> = vec![Vec::new(); plan.len()];
     for id in plan.order().iter().rev() {

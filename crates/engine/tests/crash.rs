@@ -38,7 +38,7 @@ enum Crash {
 enum Shell {
     /// Records first, then effects.
     Right,
-    /// The fault that the model must find.
+    /// The bug that the model must find.
     ActsFirst,
 }
 
@@ -53,7 +53,7 @@ struct World<'a> {
     told: BTreeMap<(StepId, u32), Option<End>>,
     /// How often each step was really begun.
     begun: BTreeMap<StepId, u32>,
-    faults: Vec<String>,
+    violations: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl World<'_> {
             journal: vec![Record::Plan { hash: plan.hash().to_owned(), at: 0 }],
             told: BTreeMap::new(),
             begun: BTreeMap::new(),
-            faults: Vec::new(),
+            violations: Vec::new(),
         }
     }
 
@@ -149,19 +149,19 @@ impl World<'_> {
             Effect::Start { step, attempt } => {
                 let intent = |record: &Record| matches!(record, Record::Intent { step: s, attempt: a, .. } if (*s, *a) == (step, attempt));
                 if !self.journal.iter().any(intent) {
-                    self.faults.push(format!("{step} was started before that was durable"));
+                    self.violations.push(format!("{step} was started before that was durable"));
                 }
                 let before = &self.plan.vertex(step).after;
                 let now = Run::replay(self.plan, &self.journal).expect("our own records");
                 if !before.iter().all(|id| matches!(now.state(*id), State::Ended(e) if e.is_good()))
                 {
-                    self.faults.push(format!("{step} was started before its predecessors"));
+                    self.violations.push(format!("{step} was started before its predecessors"));
                 }
                 if self.is_done(step) {
-                    self.faults.push(format!("{step} was started though it is done"));
+                    self.violations.push(format!("{step} was started though it is done"));
                 }
                 if self.told.contains_key(&(step, attempt)) {
-                    self.faults.push(format!("attempt {attempt} of {step} was started twice"));
+                    self.violations.push(format!("attempt {attempt} of {step} was started twice"));
                 }
                 *self.begun.entry(step).or_default() += 1;
                 let end = self.end(step, attempt);
@@ -284,12 +284,12 @@ proptest! {
         let mut calm = World::new(&plan, &nature, Shell::Right, seed);
         let expected = calm.run(Crash::Never);
         prop_assert!(expected.outcome.is_some(), "it comes to an end");
-        prop_assert_eq!(&calm.faults, &Vec::<String>::new());
+        prop_assert_eq!(&calm.violations, &Vec::<String>::new());
         for at in 1..=calm.journal.len() {
             let mut world = World::new(&plan, &nature, Shell::Right, seed);
             let found = world.run(Crash::At(at));
             prop_assert_eq!(&found, &expected, "crashed at {}", at);
-            prop_assert_eq!(&world.faults, &Vec::<String>::new(), "crashed at {}", at);
+            prop_assert_eq!(&world.violations, &Vec::<String>::new(), "crashed at {}", at);
             for (step, begun) in &world.begun {
                 // One more than without the crash, and only if the crash lost its end.
                 let calm = calm.begun.get(step).copied().unwrap_or(0);
@@ -314,17 +314,17 @@ fn line(count: u32) -> Arc<Plan> {
 fn acting_before_a_durable_intent_is_detected() {
     let plan = line(3);
     let nature = Nature { remembers: true, ..Nature::default() };
-    let faults = |shell| {
-        let faults = (1..10).flat_map(|at| {
+    let violations = |shell| {
+        let violations = (1..10).flat_map(|at| {
             let mut world = World::new(&plan, &nature, shell, 1);
             world.run(Crash::At(at));
-            world.faults
+            world.violations
         });
-        faults.collect::<Vec<String>>()
+        violations.collect::<Vec<String>>()
     };
-    assert_eq!(faults(Shell::Right), Vec::<String>::new());
-    let found = faults(Shell::ActsFirst);
-    assert!(found.iter().any(|fault| fault.contains("was started twice")), "{found:?}");
+    assert_eq!(violations(Shell::Right), Vec::<String>::new());
+    let found = violations(Shell::ActsFirst);
+    assert!(found.iter().any(|violation| violation.contains("was started twice")), "{found:?}");
 }
 
 /// Three machines of one role with two steps each, and a join over the first steps that another

@@ -16,7 +16,7 @@ use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     KeepThenAct,
-    /// The fault that the model must find.
+    /// The bug that the model must find.
     ActThenKeep,
 }
 
@@ -83,7 +83,7 @@ struct Model {
 struct Walk {
     sites: usize,
     finished: usize,
-    faults: BTreeSet<String>,
+    violations: BTreeSet<String>,
 }
 
 fn failed() -> End {
@@ -109,12 +109,12 @@ impl Model {
         let mut walk = Walk::default();
         while let Some(site) = left.pop() {
             walk.sites += 1;
-            let next = self.next(&site, &mut walk.faults);
+            let next = self.next(&site, &mut walk.violations);
             if next.is_empty() {
                 match self.run(&site).outcome() {
                     Some(Outcome::Succeeded) => walk.finished += 1,
                     other => {
-                        walk.faults.insert(format!("it ends with {other:?}"));
+                        walk.violations.insert(format!("it ends with {other:?}"));
                     }
                 }
             }
@@ -128,7 +128,7 @@ impl Model {
         Run::replay(&self.plan, &records).expect("our own records")
     }
 
-    fn next(&self, site: &Site, faults: &mut BTreeSet<String>) -> Vec<Site> {
+    fn next(&self, site: &Site, violations: &mut BTreeSet<String>) -> Vec<Site> {
         let mut next = Vec::new();
         for mail in &site.mail {
             let mut rest = site.clone();
@@ -137,9 +137,9 @@ impl Model {
                 next.push(Site { losses: site.losses - 1, ..rest.clone() });
                 // The message arrives again.
                 let again = Site { losses: site.losses - 1, ..site.clone() };
-                self.decide(&again, |run| run.on(event(*mail), site.now), &mut next, faults);
+                self.decide(&again, |run| run.on(event(*mail), site.now), &mut next, violations);
             }
-            self.decide(&rest, |run| run.on(event(*mail), site.now), &mut next, faults);
+            self.decide(&rest, |run| run.on(event(*mail), site.now), &mut next, violations);
         }
         let run = self.run(site);
         let may_say = self.persons.get(site.said).filter(|person| may_say(**person, &run));
@@ -147,7 +147,7 @@ impl Model {
             let now = if matches!(person, Person::Friday) { FRIDAY } else { site.now };
             let said = Site { now, ..site.clone() };
             let mut ways = Vec::new();
-            self.decide(&said, |run| run.on(says(*person), now), &mut ways, faults);
+            self.decide(&said, |run| run.on(says(*person), now), &mut ways, violations);
             // An unanswered sender repeats its message.
             next.extend(ways.into_iter().map(|way| Site {
                 said: site.said + usize::from(way.crashes == site.crashes),
@@ -158,9 +158,9 @@ impl Model {
         if site.mail.is_empty() && run.outcome().is_none() {
             let asked = self.run(site).recover(site.now);
             if asked == Decision::default() && may_say.is_none() {
-                faults.insert(format!("it stands still: {:?}", run.stuck()));
+                violations.insert(format!("it stands still: {:?}", run.stuck()));
             }
-            self.decide(site, |run| run.recover(site.now), &mut next, faults);
+            self.decide(site, |run| run.recover(site.now), &mut next, violations);
         }
         next
     }
@@ -172,7 +172,7 @@ impl Model {
         site: &Site,
         decide: impl Fn(&mut Run) -> Decision,
         next: &mut Vec<Site>,
-        faults: &mut BTreeSet<String>,
+        violations: &mut BTreeSet<String>,
     ) {
         let decision = decide(&mut self.run(site));
         let records = decision.records;
@@ -194,7 +194,7 @@ impl Model {
                 if let Some(record) = kept {
                     after.journal.push(text(record));
                 } else {
-                    self.act(&mut after, effects[act], faults);
+                    self.act(&mut after, effects[act], violations);
                 }
             }
             if dies {
@@ -208,22 +208,23 @@ impl Model {
         }
     }
 
-    fn act(&self, site: &mut Site, effect: Effect, faults: &mut BTreeSet<String>) {
+    fn act(&self, site: &mut Site, effect: Effect, violations: &mut BTreeSet<String>) {
         match effect {
             Effect::Start { step, attempt } => {
                 let run = self.run(site);
                 let good =
                     |id: &StepId| matches!(run.state(*id), State::Ended(end) if end.is_good());
                 if !self.plan.vertex(step).after.iter().all(good) {
-                    faults.insert("a step starts before its predecessors are durable".to_owned());
+                    violations
+                        .insert("a step starts before its predecessors are durable".to_owned());
                 }
                 if good(&step) {
-                    faults.insert("a step starts though it is done".to_owned());
+                    violations.insert("a step starts though it is done".to_owned());
                 }
                 // An executor that knows the attempt does not start it again; it repeats the
                 // result.
                 if site.told.insert((step, attempt), true) == Some(false) {
-                    faults.insert("an attempt starts twice".to_owned());
+                    violations.insert("an attempt starts twice".to_owned());
                 }
                 site.mail.insert(self.comes_to(step, attempt));
             }
@@ -337,7 +338,11 @@ fn every_course_ends_well_and_repeats_nothing() {
     for repeat in [Repeat::Safe, Repeat::Check] {
         for forgets in [false, true] {
             let walk = Model { forgets, ..model(plan(repeat)) }.walk();
-            assert!(walk.faults.is_empty(), "{repeat:?}, forgets {forgets}: {:?}", walk.faults);
+            assert!(
+                walk.violations.is_empty(),
+                "{repeat:?}, forgets {forgets}: {:?}",
+                walk.violations
+            );
             assert!(walk.sites > 1_000 && walk.finished > 0, "{walk:?}");
         }
     }
@@ -367,7 +372,7 @@ fn commands_are_safe_at_any_time() {
             let said = format!("{persons:?}, forgets {forgets}");
             let walk =
                 Model { forgets, crashes: 1, losses: 1, persons, fails, ..model(plan) }.walk();
-            assert!(walk.faults.is_empty(), "{said}: {:?}", walk.faults);
+            assert!(walk.violations.is_empty(), "{said}: {:?}", walk.violations);
             assert!(walk.sites > 100 && walk.finished > 0, "{said}: {walk:?}");
         }
     }
@@ -385,7 +390,7 @@ fn every_undo_run_ends_well() {
     let back = Arc::new(Plan::new(back.draft).expect("a plan"));
     for forgets in [false, true] {
         let walk = Model { forgets, crashes: 1, losses: 1, ..model(Arc::clone(&back)) }.walk();
-        assert!(walk.faults.is_empty(), "forgets {forgets}: {:?}", walk.faults);
+        assert!(walk.violations.is_empty(), "forgets {forgets}: {:?}", walk.violations);
         assert!(walk.sites > 100 && walk.finished > 0, "{walk:?}");
     }
 }
@@ -393,7 +398,10 @@ fn every_undo_run_ends_well() {
 #[test]
 fn model_detects_acting_before_a_durable_intent() {
     let order = Order::ActThenKeep;
-    let faults = Model { order, forgets: true, ..model(plan(Repeat::Safe)) }.walk().faults;
-    assert!(faults.contains("an attempt starts twice"), "{faults:?}");
-    assert!(faults.contains("a step starts before its predecessors are durable"), "{faults:?}");
+    let violations = Model { order, forgets: true, ..model(plan(Repeat::Safe)) }.walk().violations;
+    assert!(violations.contains("an attempt starts twice"), "{violations:?}");
+    assert!(
+        violations.contains("a step starts before its predecessors are durable"),
+        "{violations:?}"
+    );
 }

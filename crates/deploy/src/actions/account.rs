@@ -26,5 +26,5 @@ pub(super) fn number(base: Base, name: &str) -> Result<u32, Failure> {
     let found = found.map_err(|error| exit(format!("cannot run getent: {error}")))?;
     let text = String::from_utf8_lossy(&found.stdout);
     let number = text.split(':').nth(2).and_then(|number| number.trim().parse().ok());
-    number.ok_or_else(|| exit(format!("there is no {what} `{name}` here")))
+    number.ok_or_else(|| exit(format!("{what} `{name}` not found")))
 }

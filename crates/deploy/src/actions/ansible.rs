@@ -33,7 +33,7 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
         let playbook = input.wanted("playbook").map(str::to_owned);
         let extra = input.get("extra").cloned();
         if extra.as_ref().is_some_and(|extra| !extra.is_object()) {
-            input.fault("extra", "a mapping is wanted here");
+            input.report("extra", "a mapping is wanted here");
         }
         let check = input.flag("check");
         Some(Input { playbook: playbook?, extra, check })
@@ -117,9 +117,10 @@ impl Action for Ansible {
             (0, 0) => Prediction::NoChange,
             (0, _) => Prediction::CannotPredict,
             (_, 0) => Prediction::Diff(found.tasks),
-            (_, skipped) => {
-                Prediction::Diff(format!("{}(of {skipped} more it cannot be told)\n", found.tasks))
-            }
+            (_, skipped) => Prediction::Diff(format!(
+                "{}({skipped} more tasks cannot be predicted)\n",
+                found.tasks
+            )),
         })
     }
 

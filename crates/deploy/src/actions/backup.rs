@@ -355,8 +355,8 @@ pub(super) fn restore(made: &AppliedAttempt, ctx: &Ctx<'_>) -> Result<UndoOutcom
         let changed = changed_since(&dir, sum, &kept, until).map_err(|error| io_error(&error))?;
         if let Some(what) = changed {
             let reason = format!(
-                "{what}; look at it, and say `--over-changes` to have what was there before the \
-                 step put in its place"
+                "{what}; check it, then restore the content from before the step with \
+                 `--over-changes`"
             );
             return Ok(UndoOutcome::NotPossible { reason });
         }
@@ -364,7 +364,7 @@ pub(super) fn restore(made: &AppliedAttempt, ctx: &Ctx<'_>) -> Result<UndoOutcom
     for (at, kept) in kept.iter().enumerate().rev() {
         until.look()?;
         let new = beside(&kept.path, &dir, at);
-        new.and_then(|new| put_back(kept, &new, until)).map_err(|error| io_error(&error))?;
+        new.and_then(|new| restore_entry(kept, &new, until)).map_err(|error| io_error(&error))?;
     }
     private(&dir.join(UNDONE)).map_err(|error| io_error(&error))?;
     Ok(UndoOutcome::Undone)
@@ -408,7 +408,7 @@ fn changed_since(
 }
 
 /// `new` may be there from an attempt, here or on the way back, that was cut short.
-fn put_back(
+fn restore_entry(
     BackupEntry { path, was }: &BackupEntry,
     new: &Path,
     until: Until<'_>,

@@ -39,7 +39,7 @@ impl Input {
     ) -> Result<T, Failure> {
         let from = place::to_read(&self.from, ctx);
         if !from.is_file() {
-            return Err(exit(format!("there is no file `{}`", from.display())));
+            return Err(exit(format!("file `{}` not found", from.display())));
         }
         let to = place::to_write(&self.to, ctx)?;
         let wanted = DesiredFile {

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
@@ -47,18 +47,18 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
         let url = input.wanted("url").map(str::to_owned);
         let is_url = |url: &String| url.starts_with("http://") || url.starts_with("https://");
         if let Some(url) = url.as_ref().filter(|url| !is_url(url)) {
-            input.fault("url", format!("`{url}` does not begin with `http://` or `https://`"));
+            input.report("url", format!("`{url}` does not begin with `http://` or `https://`"));
         }
         let method = input.text("method").unwrap_or("GET").to_owned();
         if !METHODS.contains(&method.as_str()) {
-            input.fault("method", format!("`{method}` is none of {}", METHODS.join(", ")));
+            input.report("method", format!("`{method}` is none of {}", METHODS.join(", ")));
         }
         let status = input.number("status");
         let code = status
             .and_then(|status| u16::try_from(status).ok())
             .filter(|code| (100..600).contains(code));
         if let Some(status) = status.filter(|_| code.is_none()) {
-            input.fault("status", format!("{status} is no status of HTTP"));
+            input.report("status", format!("{status} is no status of HTTP"));
         }
         let contains = input.text("contains").map(str::to_owned);
         let ca = input.text("ca").map(str::to_owned);
@@ -68,7 +68,7 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
 
 /// Why the answer is not the one that is wanted.
 fn ask(input: &Input, ctx: &Ctx<'_>) -> Result<(), String> {
-    let timeout = ctx.time_left().unwrap_or(LONGEST).min(LONGEST);
+    let timeout = ctx.time_left(Instant::now()).unwrap_or(LONGEST).min(LONGEST);
     let mut config = ureq::Agent::config_builder()
         .timeout_global(Some(timeout))
         .http_status_as_error(false)

@@ -13,7 +13,7 @@ pub(super) struct Input<'a> {
     at: String,
     fields: Option<&'a Map<String, Value>>,
     known: Vec<&'static str>,
-    faults: Vec<Diagnostic>,
+    diagnostics: Vec<Diagnostic>,
 }
 
 /// Reads an input with `read`, which asks for every field that there may be.
@@ -30,30 +30,30 @@ pub(super) fn parse_at<'a, T>(
     read: impl FnOnce(&mut Input<'a>) -> Option<T>,
 ) -> Result<T, Vec<Diagnostic>> {
     let fields = value.as_object();
-    let mut input = Input { at, fields, known: Vec::new(), faults: Vec::new() };
+    let mut input = Input { at, fields, known: Vec::new(), diagnostics: Vec::new() };
     if fields.is_none() && !value.is_null() {
-        input.fault("", "a mapping is wanted here");
+        input.report("", "a mapping is wanted here");
     }
     let parsed = read(&mut input);
     input.refuse_unknown();
     match parsed {
-        Some(parsed) if input.faults.is_empty() => Ok(parsed),
-        _ => Err(input.faults),
+        Some(parsed) if input.diagnostics.is_empty() => Ok(parsed),
+        _ => Err(input.diagnostics),
     }
 }
 
 impl<'a> Input<'a> {
-    pub(super) fn fault(&mut self, field: &str, message: impl Into<String>) {
+    pub(super) fn report(&mut self, field: &str, message: impl Into<String>) {
         let at = match (self.at.is_empty(), field.is_empty()) {
             (true, _) => field.to_owned(),
             (_, true) => self.at.clone(),
             _ => format!("{}.{field}", self.at),
         };
-        self.faults.push(Diagnostic { at, message: message.into(), hint: None });
+        self.diagnostics.push(Diagnostic { at, message: message.into(), hint: None });
     }
 
-    pub(super) fn extend(&mut self, faults: Vec<Diagnostic>) {
-        self.faults.extend(faults);
+    pub(super) fn extend(&mut self, diagnostics: Vec<Diagnostic>) {
+        self.diagnostics.extend(diagnostics);
     }
 
     pub(super) fn get(&mut self, field: &'static str) -> Option<&'a Value> {
@@ -65,16 +65,16 @@ impl<'a> Input<'a> {
         let value = self.get(field)?;
         match value.as_str() {
             Some(text) if text.len() > MAX_TEXT => {
-                self.fault(field, format!("it has {} bytes; at most {MAX_TEXT} fit", text.len()));
+                self.report(field, format!("it has {} bytes; at most {MAX_TEXT} fit", text.len()));
                 None
             }
             Some(text) if text.contains('\0') => {
-                self.fault(field, "it has a zero byte");
+                self.report(field, "it has a zero byte");
                 None
             }
             Some(text) => Some(text),
             None => {
-                self.fault(field, format!("a text is wanted, not `{value}`"));
+                self.report(field, format!("a text is wanted, not `{value}`"));
                 None
             }
         }
@@ -82,14 +82,14 @@ impl<'a> Input<'a> {
 
     /// A text that has to be there and says something.
     pub(super) fn wanted(&mut self, field: &'static str) -> Option<&'a str> {
-        let faults = self.faults.len();
+        let diagnostics = self.diagnostics.len();
         match self.text(field) {
             Some("") => {
-                self.fault(field, "it is empty");
+                self.report(field, "it is empty");
                 None
             }
-            None if self.faults.len() == faults => {
-                self.fault(field, "it is missing");
+            None if self.diagnostics.len() == diagnostics => {
+                self.report(field, "it is missing");
                 None
             }
             found => found,
@@ -101,7 +101,7 @@ impl<'a> Input<'a> {
             None => false,
             Some(Value::Bool(flag)) => *flag,
             Some(other) => {
-                self.fault(field, format!("true or false is wanted, not `{other}`"));
+                self.report(field, format!("true or false is wanted, not `{other}`"));
                 false
             }
         }
@@ -111,7 +111,7 @@ impl<'a> Input<'a> {
         let value = self.get(field)?;
         let number = value.as_u64();
         if number.is_none() {
-            self.fault(field, format!("a whole number is wanted, not `{value}`"));
+            self.report(field, format!("a whole number is wanted, not `{value}`"));
         }
         number
     }
@@ -120,7 +120,7 @@ impl<'a> Input<'a> {
         let value = self.get(field)?;
         let list = value.as_array();
         if list.is_none() {
-            self.fault(field, format!("a list is wanted, not `{value}`"));
+            self.report(field, format!("a list is wanted, not `{value}`"));
         }
         list
     }
@@ -130,7 +130,7 @@ impl<'a> Input<'a> {
         for value in self.list(field).into_iter().flatten() {
             match scalar(value) {
                 Some(text) => texts.push(text),
-                None => self.fault(field, format!("a text is wanted, not `{value}`")),
+                None => self.report(field, format!("a text is wanted, not `{value}`")),
             }
         }
         texts
@@ -141,7 +141,7 @@ impl<'a> Input<'a> {
         let mut variables = BTreeMap::new();
         let Some(value) = self.get(field) else { return variables };
         let Some(given) = value.as_object() else {
-            self.fault(field, format!("a mapping is wanted, not `{value}`"));
+            self.report(field, format!("a mapping is wanted, not `{value}`"));
             return variables;
         };
         for (name, value) in given {
@@ -150,13 +150,13 @@ impl<'a> Input<'a> {
                 && !name.is_empty();
             let value = scalar(value).filter(|value| !value.contains('\0'));
             if !is_name {
-                self.fault(field, format!("`{name}` cannot be the name of a variable"));
+                self.report(field, format!("`{name}` cannot be the name of a variable"));
             } else if name.starts_with("HOIST_") {
-                self.fault(field, format!("`{name}` is set by hoist; choose another name"));
+                self.report(field, format!("`{name}` is set by hoist; choose another name"));
             } else if let Some(value) = value {
                 variables.insert(name.clone(), value);
             } else {
-                self.fault(field, format!("`{name}` wants a text"));
+                self.report(field, format!("`{name}` wants a text"));
             }
         }
         variables
@@ -167,7 +167,7 @@ impl<'a> Input<'a> {
         let text = self.text(field)?;
         let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
         if mode.is_none() {
-            self.fault(field, format!("`{text}` is no file mode; write it like \"0644\""));
+            self.report(field, format!("`{text}` is no file mode; write it like \"0644\""));
         }
         mode
     }
@@ -175,13 +175,13 @@ impl<'a> Input<'a> {
     fn refuse_unknown(&mut self) {
         for field in self.fields.into_iter().flat_map(Map::keys) {
             if !self.known.contains(&field.as_str()) {
-                self.fault(field, "there is no such field");
+                self.report(field, "unknown field");
                 let hint = match nearest(field, self.known.iter().copied()) {
                     Some(close) => format!("did you mean `{close}`?"),
                     None if self.known.is_empty() => "it takes none".to_owned(),
                     None => format!("there are {}", self.known.join(", ")),
                 };
-                self.faults.last_mut().expect("just added").hint = Some(hint);
+                self.diagnostics.last_mut().expect("just added").hint = Some(hint);
             }
         }
     }

@@ -2,8 +2,7 @@
 
 use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Prediction, Purpose, Script,
-    UndoOutcome, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Prediction, UndoOutcome, Verdict,
 };
 use hoist_engine::plan::{AppliedAttempt, Step};
 use serde_json::Value;
@@ -40,9 +39,5 @@ impl Action for None {
 
     fn predict(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Prediction, Failure> {
         Ok(Prediction::NoChange)
-    }
-
-    fn script(&self, _: &Value, _: Purpose) -> Option<Script> {
-        Some(Script { text: ":".to_owned(), unchanged: vec![0], ..Script::default() })
     }
 }

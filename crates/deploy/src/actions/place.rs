@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use hoist_engine::action::{Ctx, Failure};
+use rustix::process::geteuid;
 use ulid::Ulid;
 
 use super::{exit, io_error};
@@ -60,10 +61,14 @@ pub(super) fn own(kind: &str, ctx: &Ctx<'_>) -> PathBuf {
 
 /// The same for another attempt on the same subject.
 pub(super) fn of(kind: &str, attempt: &str, ctx: &Ctx<'_>) -> PathBuf {
-    let base = if ctx.directory == Path::new("/") {
-        PathBuf::from("/var/lib/hoist")
-    } else {
+    let home = || std::env::var_os("HOME").filter(|_| !geteuid().is_root());
+    let base = if ctx.directory != Path::new("/") {
         ctx.directory.join(".hoist")
+    } else if let Some(home) = home() {
+        // Another user than root may not write to the machine's own directory.
+        Path::new(&home).join(".hoist")
+    } else {
+        PathBuf::from("/var/lib/hoist")
     };
     let attempt: PathBuf =
         attempt.split('/').map(OsStr::new).collect::<Vec<_>>().join(OsStr::new("-")).into();

@@ -40,10 +40,10 @@ impl Options {
             user: input.text("user").map(str::to_owned),
         };
         if let Some(name) = options.env.keys().find(|name| options.secrets.contains_key(*name)) {
-            input.fault("secrets", format!("`{name}` is in `env` as well"));
+            input.report("secrets", format!("`{name}` is in `env` as well"));
         }
         if options.user.as_ref().is_some_and(|user| user.is_empty() || user.starts_with('-')) {
-            input.fault("user", "it cannot be the name of a user");
+            input.report("user", "it cannot be the name of a user");
         }
         options
     }
@@ -109,7 +109,7 @@ pub(super) fn run_watched(
     let directory =
         options.cwd.as_ref().map_or(ctx.directory.to_owned(), |cwd| place::to_read(cwd, ctx));
     if !directory.is_dir() {
-        return Err(exit(format!("there is no directory `{}`", directory.display())));
+        return Err(exit(format!("directory `{}` not found", directory.display())));
     }
     let program = match &options.user {
         None => argv.to_vec(),
@@ -122,10 +122,7 @@ pub(super) fn run_watched(
     let path = options.env.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
     let path = path.unwrap_or_else(|| DEFAULT_PATH.into());
     if !is_there(&program[0], &path, &directory) {
-        return Err(exit(format!(
-            "there is no program `{}` here",
-            Path::new(&program[0]).display()
-        )));
+        return Err(exit(format!("program `{}` not found", Path::new(&program[0]).display())));
     }
     let mut env: Vec<(OsString, OsString)> = vec![("PATH".into(), path)];
     let inherited = |name: &&str| Some((OsString::from(name), std::env::var_os(name)?));
@@ -194,14 +191,14 @@ fn is_there(program: &OsStr, path: &OsStr, directory: &Path) -> bool {
 
 /// Maps the end of a program to the result of the step.
 pub(super) fn well(ran: &ProgramExit) -> Result<(), Failure> {
-    match ran.fault() {
+    match ran.failure() {
         None => Ok(()),
-        Some(fault) if ran.cause == ExitCause::TimedOut => Err(timeout(fault)),
-        Some(fault) if ran.wrote_too_much() => {
-            let reason = format!("it wrote a larger file than it may: {fault}");
+        Some(failure) if ran.cause == ExitCause::TimedOut => Err(timeout(failure)),
+        Some(failure) if ran.wrote_too_much() => {
+            let reason = format!("it wrote a larger file than it may: {failure}");
             Err(Failure { kind: FailureKind::Limit, reason })
         }
-        Some(fault) => Err(exit(fault)),
+        Some(failure) => Err(exit(failure)),
     }
 }
 

@@ -4,7 +4,7 @@
 //! boot in which it was asked; the step is done when the boot id differs.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{Ability, Action, ApplyOutcome, Ctx, Description, Failure, Verdict};
@@ -36,7 +36,7 @@ fn read(input: &Value) -> Result<Duration, Vec<Diagnostic>> {
     parse(input, |input| {
         let after = input.number("after_ms").unwrap_or(0);
         if after > MAX_DELAY {
-            input.fault("after_ms", "it is longer than a day");
+            input.report("after_ms", "it is longer than a day");
         }
         Some(Duration::from_millis(after))
     })
@@ -114,12 +114,13 @@ impl Action for Reboot {
 }
 
 fn wait(time: Duration, ctx: &Ctx<'_>) -> Result<(), Failure> {
-    let until = std::time::Instant::now() + ctx.time_left().unwrap_or(time).min(time);
-    while std::time::Instant::now() < until {
+    let now = Instant::now();
+    let until = now + ctx.time_left(now).unwrap_or(time).min(time);
+    while Instant::now() < until {
         if ctx.cancel.is_cancelled() {
             return Err(exit("stopped"));
         }
-        std::thread::sleep(NAP.min(until.saturating_duration_since(std::time::Instant::now())));
+        std::thread::sleep(NAP.min(until.saturating_duration_since(Instant::now())));
     }
     Ok(())
 }

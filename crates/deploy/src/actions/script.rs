@@ -1,14 +1,11 @@
 //! `script`: a text, or a file, for an interpreter.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::PathBuf;
 
 use hoist_diagnostic::Diagnostic;
-use hoist_engine::action::{
-    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Purpose, Script, Verdict,
-};
+use hoist_engine::action::{Ability, Action, ApplyOutcome, Ctx, Description, Failure, Verdict};
 use hoist_engine::plan::Step;
 use hoist_engine::program::ProgramExit;
 use serde_json::Value;
@@ -43,13 +40,13 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
             (Some(text), None) => Some(Source::Text(text.to_owned())),
             (None, Some(path)) => Some(Source::Path(path.to_owned())),
             _ => {
-                input.fault("", "one of `text` and `path` is wanted");
+                input.report("", "one of `text` and `path` is wanted");
                 None
             }
         };
         let interpreter = input.text("interpreter").map(str::to_owned);
         if interpreter.as_deref() == Some("") {
-            input.fault("interpreter", "it is empty");
+            input.report("interpreter", "it is empty");
         }
         let args = input.texts("args");
         let options = Options::read(input);
@@ -90,7 +87,7 @@ fn run(step: &Step, ctx: &mut Ctx<'_>) -> Result<ProgramExit, Failure> {
                 .and_then(|script| script.take(FIRST_LINE).read_to_end(&mut head));
             read.map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => {
-                    exit(format!("there is no script `{}`", path.display()))
+                    exit(format!("script `{}` not found", path.display()))
                 }
                 _ => io_error(&error),
             })?;
@@ -127,24 +124,5 @@ impl Action for ScriptFile {
 
     fn is_programs(&self, _: &Value) -> bool {
         true
-    }
-
-    fn script(&self, input: &Value, _: Purpose) -> Option<Script> {
-        let Input { source, interpreter: given, args, options } = read(input).ok()?;
-        let Options { cwd, mut env, secrets, user, .. } = options;
-        // Another user could not read the text.
-        let (Source::Text(text), None) = (source, user) else { return None };
-        let mut program = String::from("exec");
-        for (at, word) in interpreter(given.as_deref(), &text).into_iter().enumerate() {
-            env.insert(format!("HOIST_WORD_{at}"), word.into_string().ok()?);
-            write!(program, r#" "$HOIST_WORD_{at}""#).ok()?;
-        }
-        program.push_str(r#" "$HOIST_SCRIPT""#);
-        for (at, arg) in args.into_iter().enumerate() {
-            env.insert(format!("HOIST_ARGUMENT_{at}"), arg);
-            write!(program, r#" "$HOIST_ARGUMENT_{at}""#).ok()?;
-        }
-        let files = [("HOIST_SCRIPT".to_owned(), text)].into();
-        Some(Script { text: program, env, secrets, files, cwd, ..Script::default() })
     }
 }

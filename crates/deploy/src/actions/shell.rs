@@ -3,9 +3,7 @@
 use std::ffi::OsString;
 
 use hoist_diagnostic::Diagnostic;
-use hoist_engine::action::{
-    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Purpose, Script, Verdict,
-};
+use hoist_engine::action::{Ability, Action, ApplyOutcome, Ctx, Description, Failure, Verdict};
 use hoist_engine::plan::Step;
 use serde_json::Value;
 
@@ -66,21 +64,5 @@ impl Action for Shell {
 
     fn is_programs(&self, _: &Value) -> bool {
         true
-    }
-
-    fn script(&self, input: &Value, _: Purpose) -> Option<Script> {
-        let Input { command, options } = read(input).ok()?;
-        let Options { cwd, mut env, secrets, user, .. } = options;
-        let text = match user {
-            None => command,
-            Some(user) => {
-                env.extend([
-                    ("HOIST_USER".to_owned(), user),
-                    ("HOIST_COMMAND".to_owned(), command),
-                ]);
-                r#"exec runuser -u "$HOIST_USER" -- /bin/sh -c "$HOIST_COMMAND""#.to_owned()
-            }
-        };
-        Some(Script { text, env, secrets, cwd, ..Script::default() })
     }
 }

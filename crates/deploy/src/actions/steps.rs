@@ -60,11 +60,11 @@ impl Steps {
     fn read(&self, input: &Value) -> Result<Vec<Part>, Vec<Diagnostic>> {
         parse(input, |input| {
             let Some(list) = input.list("steps") else {
-                input.fault("steps", "a list is missing");
+                input.report("steps", "a list is missing");
                 return None;
             };
             if list.is_empty() || list.len() > MAX_STEPS {
-                input.fault(
+                input.report(
                     "steps",
                     format!("there are {}; 1 to {MAX_STEPS} are wanted", list.len()),
                 );
@@ -74,7 +74,7 @@ impl Steps {
             for (at, value) in list.iter().enumerate() {
                 match self.part(at, value) {
                     Ok(part) => parts.push(part),
-                    Err(faults) => input.extend(faults),
+                    Err(diagnostics) => input.extend(diagnostics),
                 }
             }
             Some(parts)
@@ -91,12 +91,13 @@ impl Steps {
                 let close = nearest(wanted, self.0.iter().map(|(name, _)| name));
                 let hint =
                     close.map(|close| format!("; did you mean `{close}`?")).unwrap_or_default();
-                input.fault("action", format!("there is no action `{wanted}`{hint}"));
+                input.report("action", format!("action `{wanted}` not found{hint}"));
                 return None;
             };
-            let below = |fault: Diagnostic| {
-                let at = [&place, "input", &fault.at].join(".").trim_end_matches('.').to_owned();
-                Diagnostic { at, ..fault }
+            let below = |diagnostic: Diagnostic| {
+                let at =
+                    [&place, "input", &diagnostic.at].join(".").trim_end_matches('.').to_owned();
+                Diagnostic { at, ..diagnostic }
             };
             input.extend(action.validate(&given).into_iter().map(below).collect());
             let name = name.unwrap_or_else(|| format!("{wanted} ({} of the list)", at + 1));
@@ -251,7 +252,7 @@ impl Action for Steps {
                 Err(failure) => format!(": {}", failure.reason),
             };
             unknown = true;
-            writeln!(text, "{}: cannot be told{why}", part.name).expect("writing to memory");
+            writeln!(text, "{}: cannot be predicted{why}", part.name).expect("writing to memory");
         }
         Ok(match (changes, unknown) {
             (true, _) => Prediction::Diff(text),

@@ -144,7 +144,7 @@ impl<'a> Work<'a> {
         let from = place::to_read(&input.from, ctx);
         let to = place::to_write(&input.to, ctx)?;
         if !from.is_dir() {
-            return Err(exit(format!("there is no directory `{}`", from.display())));
+            return Err(exit(format!("directory `{}` not found", from.display())));
         }
         let target = match to.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),

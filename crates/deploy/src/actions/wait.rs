@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{
-    Ability, Action, ApplyOutcome, Ctx, Description, Failure, Purpose, Script, UndoOutcome, Verdict,
+    Ability, Action, ApplyOutcome, Ctx, Description, Failure, UndoOutcome, Verdict,
 };
 use hoist_engine::plan::{AppliedAttempt, Step};
 use serde_json::Value;
@@ -31,7 +31,7 @@ enum For {
 fn read(input: &Value) -> Result<For, Vec<Diagnostic>> {
     parse(input, |input| {
         let Some(given) = input.get("for") else {
-            input.fault("for", "it is missing");
+            input.report("for", "it is missing");
             return None;
         };
         let mut all = super::input::parse_at(given, "for".to_owned(), |input| {
@@ -40,12 +40,12 @@ fn read(input: &Value) -> Result<For, Vec<Diagnostic>> {
             let time = input.number("ms").map(|ms| For::Time(Duration::from_millis(ms)));
             let all: Vec<For> = [tcp, path, time].into_iter().flatten().collect();
             if all.len() != 1 {
-                input.fault("", "one of `tcp`, `path` and `ms` is wanted");
+                input.report("", "one of `tcp`, `path` and `ms` is wanted");
             }
             if let Some(For::Tcp(address)) = all.first() {
                 let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
                 if port.is_none() {
-                    input.fault(
+                    input.report(
                         "tcp",
                         format!("`{address}` is no address; write it like `host:5432`"),
                     );
@@ -55,8 +55,8 @@ fn read(input: &Value) -> Result<For, Vec<Diagnostic>> {
         });
         match &mut all {
             Ok(all) => all.pop(),
-            Err(faults) => {
-                input.extend(std::mem::take(faults));
+            Err(diagnostics) => {
+                input.extend(std::mem::take(diagnostics));
                 None
             }
         }
@@ -141,22 +141,5 @@ impl Action for Wait {
 
     fn undo(&self, _: &Step, _: &AppliedAttempt, _: &mut Ctx<'_>) -> Result<UndoOutcome, Failure> {
         Ok(UndoOutcome::Undone)
-    }
-
-    fn script(&self, input: &Value, purpose: Purpose) -> Option<Script> {
-        let (text, value) = match (read(input).ok()?, purpose) {
-            // From there, and nothing of ours is there.
-            (For::Tcp(_), _) => return None,
-            (For::Path(path), Purpose::Verify) => (r#"[ -e "$HOIST_WAIT" ]"#, path),
-            (For::Path(path), Purpose::Apply) => {
-                (r#"until [ -e "$HOIST_WAIT" ]; do sleep 1; done"#, path)
-            }
-            (For::Time(_), Purpose::Verify) => (":", String::new()),
-            (For::Time(time), Purpose::Apply) => {
-                (r#"sleep "$HOIST_WAIT""#, time.as_millis().div_ceil(1000).to_string())
-            }
-        };
-        let env = [("HOIST_WAIT".to_owned(), value)].into();
-        Some(Script { text: text.to_owned(), env, unchanged: vec![0], ..Script::default() })
     }
 }

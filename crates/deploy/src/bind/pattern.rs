@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use hoist_model::selector::Glob;
-use regex::Regex;
+use hoist_model::selector::{Glob, RegexError};
 
 use super::{End, number};
 use crate::layer::Book;
 use crate::spec::Pattern;
-use crate::target::whole;
+use crate::target::{compiled, whole};
 
 #[derive(Debug)]
 pub(crate) struct Matcher<'a> {
@@ -38,7 +37,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// The matching tasks and barriers, or the reason why the pattern is invalid.
-    pub(crate) fn ends(&self, pattern: &Pattern) -> Result<Vec<End>, String> {
+    pub(crate) fn ends(&self, pattern: &Pattern) -> Result<Vec<End>, RegexError> {
         Ok(match pattern {
             Pattern::Exact(name) => self.get(name).into_iter().collect(),
             Pattern::Glob(glob) => {
@@ -50,8 +49,7 @@ impl<'a> Matcher<'a> {
                 self.matching(|name| regex.is_match(name))
             }
             Pattern::Regex { text, is_prefix: true } => {
-                let regex = Regex::new(&format!("^(?:{text})"));
-                let regex = regex.map_err(|error| error.to_string())?;
+                let regex = compiled(&format!("^(?:{text})"))?;
                 self.matching(|name| regex.is_match(name))
             }
         })

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hoist_engine::plan::{Kind, Rule, StepId};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
 use super::{CompiledPlan, Note};
@@ -12,36 +13,73 @@ use crate::spec::{Sources, Want};
 /// Edges that are listed one by one; beyond this number, joins are listed instead of their members.
 pub const MAX_LISTED_EDGES: usize = 100_000;
 
+/// The listing of a plan. Its instances and edges are written one by one: together they would take
+/// more memory than the plan.
+#[derive(Debug)]
+pub struct Listing<'a> {
+    plan: &'a CompiledPlan,
+    sources: &'a Sources,
+    deployment: &'a str,
+    max_edges: usize,
+}
+
+/// Serializes the items of an iterator, which is made when it is needed.
+struct Each<F>(F);
+
+impl<I: IntoIterator<Item: Serialize>, F: Fn() -> I> Serialize for Each<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+impl Serialize for Listing<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { plan, sources, deployment, max_edges } = *self;
+        let CompiledPlan { draft, .. } = plan;
+        let counts = plan.counts();
+        let are_expanded = counts.edges <= max_edges;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("counts", &counts)?;
+        map.serialize_entry("nodes", &plan.nodes)?;
+        map.serialize_entry("elections", &plan.elections)?;
+        map.serialize_entry("tasks", &plan.listed_tasks(sources))?;
+        map.serialize_entry("instances", &Each(|| plan.listed_instances()))?;
+        map.serialize_entry("barriers", &plan.listed_barriers())?;
+        map.serialize_entry("edges_are", if are_expanded { "pairs" } else { "joined" })?;
+        if are_expanded {
+            map.serialize_entry("edges", &Each(|| plan.pairs(sources)))?;
+        } else {
+            map.serialize_entry("edges", &Each(|| plan.edges()))?;
+        }
+        map.serialize_entry("limits", &draft.limits)?;
+        map.serialize_entry("failure_domains", &draft.failure_domains)?;
+        map.serialize_entry("windows", &draft.windows)?;
+        let diagnostics = || plan.diagnostics.iter().map(|one| one.to_json(sources));
+        map.serialize_entry("diagnostics", &Each(diagnostics))?;
+        if !are_expanded {
+            map.serialize_entry("joins", &Each(|| plan.listed_joins()))?;
+        }
+        if !plan.prerequisites.is_empty() {
+            let names = || plan.prerequisites.iter().map(|id| plan.vertex(*id).name.as_str());
+            map.serialize_entry("prerequisites", &Each(names))?;
+        }
+        if !deployment.is_empty() {
+            map.serialize_entry("deployment", deployment)?;
+        }
+        map.end()
+    }
+}
+
 impl CompiledPlan {
     /// Everything that was bound. Where there are more than `max_edges` pairs, edges are those of
-    /// the plan, with its joins.
-    pub fn to_json(&self, sources: &Sources, max_edges: usize) -> Value {
-        let counts = self.counts();
-        let are_expanded = counts.edges <= max_edges;
-        let edges = if are_expanded { self.pairs(sources) } else { self.edges() };
-        let diagnostics = self.diagnostics.iter().map(|one| one.to_json(sources));
-        let mut value = json!({
-            "counts": counts,
-            "nodes": self.nodes,
-            "elections": self.elections,
-            "tasks": self.listed_tasks(sources),
-            "instances": self.listed_instances(),
-            "barriers": self.listed_barriers(),
-            "edges_are": if are_expanded { "pairs" } else { "joined" },
-            "edges": edges,
-            "limits": self.draft.limits,
-            "failure_domains": self.draft.failure_domains,
-            "windows": self.draft.windows,
-            "diagnostics": diagnostics.collect::<Vec<_>>(),
-        });
-        if !are_expanded {
-            value["joins"] = self.listed_joins();
-        }
-        if !self.prerequisites.is_empty() {
-            let names = self.prerequisites.iter().map(|id| self.vertex(*id).name.as_str());
-            value["prerequisites"] = names.collect();
-        }
-        value
+    /// the plan, with its joins. `deployment` names the files; an empty one is left out.
+    pub fn listing<'a>(
+        &'a self,
+        sources: &'a Sources,
+        deployment: &'a str,
+        max_edges: usize,
+    ) -> Listing<'a> {
+        Listing { plan: self, sources, deployment, max_edges }
     }
 
     /// Each task with its description and the file that each of its fields comes from.
@@ -58,8 +96,8 @@ impl CompiledPlan {
         listed.collect()
     }
 
-    fn listed_instances(&self) -> Value {
-        let listed = self.instances().map(|(id, instance)| {
+    fn listed_instances(&self) -> impl Iterator<Item = Value> {
+        self.instances().map(|(id, instance)| {
             let vertex = self.vertex(id);
             let mut value = json!({
                 "id": id.0,
@@ -78,8 +116,7 @@ impl CompiledPlan {
                 }
             }
             value
-        });
-        listed.collect()
+        })
     }
 
     fn listed_barriers(&self) -> Value {
@@ -88,43 +125,45 @@ impl CompiledPlan {
         listed.collect()
     }
 
-    fn listed_joins(&self) -> Value {
+    fn listed_joins(&self) -> impl Iterator<Item = Value> {
         let start = self.graph.instances().end;
         let joins = (start..).zip(&self.draft.vertices[start as usize..]);
-        let listed = joins.filter_map(|(id, vertex)| match vertex.kind {
+        joins.filter_map(|(id, vertex)| match vertex.kind {
             Kind::Join(rule) => Some(json!({"id": id, "name": vertex.name, "rule": shown(rule)})),
             Kind::Step(_) => None,
-        });
-        listed.collect()
+        })
     }
 
     /// Pairs of instances and barriers, with who said so, and how many of them are wanted where
     /// that is not all.
-    fn pairs(&self, sources: &Sources) -> Value {
-        let mut pairs = Vec::new();
-        for after in 0..self.graph.instances().end {
-            let mut all: BTreeMap<u32, Want> = BTreeMap::new();
-            self.graph.for_each_before(after, |before, want| {
-                let known = all.entry(before).or_insert(want);
-                *known = want.min(*known);
-            });
-            for (before, want) in all {
-                let by = self.graph.reasons(before, after).map(
-                    |one| json!({"key": one.word, "to": one.to, "place": sources.show(one.place)}),
-                );
-                let mut pair = json!({
-                    "before": self.vertex(StepId(before)).name,
-                    "after": self.vertex(StepId(after)).name,
-                    "kind": self.kind(before, after),
-                    "by": by.collect::<Vec<_>>(),
-                });
-                if want != Want::All {
-                    pair["want"] = json!(want);
-                }
-                pairs.push(pair);
-            }
+    fn pairs(&self, sources: &Sources) -> impl Iterator<Item = Value> {
+        (0..self.graph.instances().end).flat_map(move |after| self.pairs_before(after, sources))
+    }
+
+    fn pairs_before(&self, after: u32, sources: &Sources) -> Vec<Value> {
+        let mut all: BTreeMap<u32, Want> = BTreeMap::new();
+        self.graph.for_each_before(after, |before, want| {
+            let known = all.entry(before).or_insert(want);
+            *known = want.min(*known);
+        });
+        let pair = |(before, want)| self.pair(before, after, want, sources);
+        all.into_iter().map(pair).collect()
+    }
+
+    fn pair(&self, before: u32, after: u32, want: Want, sources: &Sources) -> Value {
+        let reasons = self.graph.reasons(before, after);
+        let by = reasons
+            .map(|one| json!({"key": one.word, "to": one.to, "place": sources.show(one.place)}));
+        let mut pair = json!({
+            "before": self.vertex(StepId(before)).name,
+            "after": self.vertex(StepId(after)).name,
+            "kind": self.kind(before, after),
+            "by": by.collect::<Vec<_>>(),
+        });
+        if want != Want::All {
+            pair["want"] = json!(want);
         }
-        pairs.into()
+        pair
     }
 
     fn kind(&self, before: u32, after: u32) -> &'static str {
@@ -137,11 +176,9 @@ impl CompiledPlan {
     }
 
     /// Edges as the plan has them, by number.
-    fn edges(&self) -> Value {
+    fn edges(&self) -> impl Iterator<Item = [u32; 2]> {
         let vertices = (0_u32..).zip(&self.draft.vertices);
-        let edges = vertices
-            .flat_map(|(at, vertex)| vertex.after.iter().map(move |before| json!([before.0, at])));
-        edges.collect()
+        vertices.flat_map(|(at, vertex)| vertex.after.iter().map(move |before| [before.0, at]))
     }
 }
 

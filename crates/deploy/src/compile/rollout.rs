@@ -1,6 +1,8 @@
 //! Roles that are worked on a few nodes at a time: canaries first, so many at once, so many of one
 //! rack. A node has its place from its first step of the role to its last, so nodes that wait for
 //! each other in between would never finish; that is found here, before anything runs.
+//!
+//! Does not belong here: limits of single tasks (`steps`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,11 @@
 //! The steps of a plan: the action of each instance, its limits and its condition.
+//!
+//! Does not belong here: the order of steps (`bind`) and the pace of roles (`rollout`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{Ability, Description};
 use hoist_engine::plan::{
     Call, ConcurrencyLimit, Draft, FailureDomain, Holder, Kind, Repeat, Rule, Step, StepId, Vertex,
@@ -18,7 +21,7 @@ use crate::bind::{self, Graph, Instance, barrier_rule, number, rule};
 use crate::condition::{Decision, Facts};
 use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::layer::Book;
-use crate::select::Outcome;
+use crate::select::PastOutcome;
 use crate::spec::{
     Amount, At, Check, FailurePolicy, Place, Role, Run, Task, TripPolicy, Use, Week,
 };
@@ -99,7 +102,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Reports faults of tasks and roles that do not depend on the nodes.
+    /// Reports problems of tasks and roles that do not depend on the nodes.
     pub(super) fn look(&mut self, found: &mut Vec<SourceDiagnostic>) {
         let book = self.book;
         self.look_at_limits(found);
@@ -314,7 +317,7 @@ impl<'a> Maker<'a> {
         }
         let name = format!("{}@{}", task.id.value, self.draft.subjects[node as usize]);
         self.options.past.get(&name).is_some_and(|was| {
-            was.state == Outcome::Good && was.fingerprint.as_deref() == Some(fingerprint)
+            was.state == PastOutcome::Good && was.fingerprint.as_deref() == Some(fingerprint)
         })
     }
 
@@ -402,7 +405,7 @@ impl<'a> Maker<'a> {
     ) -> Step {
         let id = &task.id.value;
         let Some(run) = &task.run else {
-            let message = format!("task `{id}` does not say what to do");
+            let message = format!("task `{id}`: `run` is missing");
             let remedy = "write `run: {shell: …}`, or `run: none` if it only keeps an order";
             found.push(SourceDiagnostic::new(Code::Missing, task.id.place, message).hint(remedy));
             return Step::default();
@@ -424,9 +427,9 @@ impl<'a> Maker<'a> {
         let repeat = task.repeat.map_or_else(|| default_repeat(&run.value, &after), |at| at.value);
         if repeat == Repeat::Check && after.is_empty() {
             let place = task.repeat.map_or(task.id.place, |repeat| repeat.place);
-            let message = format!("task `{id}` says `repeat: check`, but has no check");
+            let message = format!("task `{id}`: `repeat: check` needs a postcondition");
             let diagnostic = SourceDiagnostic::new(Code::Contradiction, place, message);
-            found.push(diagnostic.hint("add `check: {after: […]}`, or say `safe` or `never`"));
+            found.push(diagnostic.hint("add `check: {after: […]}`, or write `safe` or `never`"));
         }
         // The action's own `skip_when_verified` holds for its own verdict, not for another check.
         let skips = !has_checks(task)
@@ -474,7 +477,7 @@ impl<'a> Maker<'a> {
         for one in &run.value.uses {
             let mut input = one.input.clone();
             if let (Some(template), Some(node)) = (template(one), node) {
-                // Faults of the template are reported with the node.
+                // Problems of the template are reported with the node.
                 fill_in(&mut input, self.facts.render(template, node).unwrap_or_default());
             } else if template(one).is_some() {
                 fill_in(&mut input, String::new());
@@ -495,7 +498,7 @@ impl<'a> Maker<'a> {
     fn validate(&mut self, one: &Use, input: &Value, found: &mut Vec<SourceDiagnostic>) {
         let Some(actions) = self.options.actions else { return };
         let Some(action) = actions.get(&one.action) else {
-            let message = format!("there is no action `{}`", one.action);
+            let message = format!("action `{}` not found", one.action);
             let close = nearest(&one.action, actions.iter().map(|(name, _)| name));
             let diagnostic = SourceDiagnostic::new(Code::Action, one.place, message);
             found.push(match close {
@@ -504,57 +507,60 @@ impl<'a> Maker<'a> {
             });
             return;
         };
-        // The remaining inputs are validated after this fault is fixed.
+        // The remaining inputs are validated after this one is fixed.
         if self.hung.contains(&one.action) {
             return;
         }
         let began = Instant::now();
-        let faults = action.validate(input);
-        if !faults.is_empty() && began.elapsed() >= TOO_LONG {
+        let diagnostics = action.validate(input);
+        if !diagnostics.is_empty() && began.elapsed() >= TOO_LONG {
             self.hung.insert(one.action.clone());
         }
-        for fault in faults {
-            let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
-            let message = format!("`{}`: {at}{}", one.action, fault.message);
-            let diagnostic = SourceDiagnostic::new(Code::Action, one.place, message);
-            found.push(match fault.hint {
-                Some(hint) => diagnostic.hint(hint),
-                None => diagnostic,
+        for diagnostic in diagnostics {
+            let Diagnostic { at, message, hint } = diagnostic;
+            let at = if at.is_empty() { at } else { format!("{at}: ") };
+            let message = format!("`{}`: {at}{message}", one.action);
+            let located = SourceDiagnostic::new(Code::Action, one.place, message);
+            found.push(match hint {
+                Some(hint) => located.hint(hint),
+                None => located,
             });
         }
     }
 
-    /// Puts the texts of templates, as they are for this node, where the templates were named.
-    fn render(&self, step: &mut Step, task: &Task, node: u32, found: &mut Vec<SourceDiagnostic>) {
-        let mut fill = |run: &Run, call: &mut Call| {
-            for (at, one) in run.uses.iter().enumerate() {
-                let Some(template) = template(one) else { continue };
-                let text = match self.facts.render(template, node) {
-                    Ok(text) => text,
-                    Err(error) => {
-                        let name = &self.draft.subjects[node as usize];
-                        let template = template.value;
-                        let message = format!("the template `{template}` for {name}: {error}");
-                        found.push(SourceDiagnostic::new(Code::Template, one.place, message));
-                        continue;
-                    }
-                };
-                match run.uses.len() {
-                    1 => fill_in(&mut call.input, text),
-                    _ => fill_in(&mut call.input["steps"][at]["input"], text),
+    /// Puts the rendered templates of a node into the inputs of a call.
+    fn fill_call(&self, run: &Run, call: &mut Call, node: u32, found: &mut Vec<SourceDiagnostic>) {
+        for (at, one) in run.uses.iter().enumerate() {
+            let Some(template) = template(one) else { continue };
+            let text = match self.facts.render(template, node) {
+                Ok(text) => text,
+                Err(error) => {
+                    let name = &self.draft.subjects[node as usize];
+                    let template = template.value;
+                    let message = format!("the template `{template}` for {name}: {error}");
+                    found.push(SourceDiagnostic::new(Code::Template, one.place, message));
+                    continue;
                 }
+            };
+            match run.uses.len() {
+                1 => fill_in(&mut call.input, text),
+                _ => fill_in(&mut call.input["steps"][at]["input"], text),
             }
-        };
+        }
+    }
+
+    /// Renders the templates of a step for its node.
+    fn render(&self, step: &mut Step, task: &Task, node: u32, found: &mut Vec<SourceDiagnostic>) {
         if let Some(run) = &task.run {
             // An action that verifies itself checks for its own input.
             let looks_itself = step.after == [step.call.clone()];
-            fill(&run.value, &mut step.call);
+            self.fill_call(&run.value, &mut step.call, node, found);
             if looks_itself {
                 step.after = vec![step.call.clone()];
             }
         }
         if let (Some(undo), Some(call)) = (&task.undo, &mut step.undo) {
-            fill(&undo.value, call);
+            self.fill_call(&undo.value, call, node, found);
         }
         // An action that verifies itself looks for the same text that it writes.
         if !has_checks(task) && !step.after.is_empty() {
@@ -635,7 +641,7 @@ fn limit(name: String, places: u32) -> ConcurrencyLimit {
     ConcurrencyLimit { name, slots: places, held_by: Holder::Step }
 }
 
-/// Deduplicates the diagnostics from index `from` on: many nodes may share one fault of a
+/// Deduplicates the diagnostics from index `from` on: many nodes may share one problem of a
 /// declaration.
 fn only_first_of_each_place(found: &mut Vec<SourceDiagnostic>, from: usize) {
     let mut seen = std::collections::BTreeSet::new();

@@ -14,7 +14,7 @@ use crate::layer::Book;
 use crate::spec::{Amount, At, FailurePolicy, NeedScope, PassesWith, Place, Role, Task, Want};
 use crate::target::Targets;
 
-const GIVE_UNDO: &str = "give it an `undo`, or `undo: none` if there is nothing";
+const GIVE_UNDO: &str = "give it an `undo`, or `undo: none` if it has nothing to undo";
 
 /// Instances that a warning names.
 const NAMED: usize = 5;

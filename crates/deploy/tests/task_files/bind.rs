@@ -62,7 +62,7 @@ barriers:
     );
     let found = told(&text, &site(&[("n1", &[]), ("n2", &[])]));
     for (at, part) in [
-        "tasks.yaml:3:58: E301 `heat-db` requires `heat-bd`, but there is no such task or barrier; did \
+        "tasks.yaml:3:58: E301 `heat-db` requires `heat-bd`, which is neither a task nor a barrier; did \
          you mean `heat-db`?",
         "tasks.yaml:3:48: E302 `heat-db` requires `database`, but they are never on the same node: \
          `heat-db` runs on `node:n1` and `database` runs on `node:n2`; use `needs: [{task: \
@@ -284,7 +284,8 @@ fn plan_bytes_do_not_depend_on_the_order_of_nodes() {
 fn report_has_every_instance_edge_and_skip() {
     let (book, sources, _) = read(&EXAMPLE.replace("enabled: true", "enabled: false"));
     let compiled = compile(&book, &three_and_one(), &with_template()).expect("it is a plan");
-    let report = compiled.to_json(&sources, hoist_deploy::compile::MAX_LISTED_EDGES);
+    let report = compiled.listing(&sources, "", hoist_deploy::compile::MAX_LISTED_EDGES);
+    let report = serde_json::to_value(report).expect("JSON");
     let instances = report["instances"].as_array().expect("a list");
     assert_eq!(instances.len(), 4 + 3 + 1 + 2 + 1);
     let skipped: Vec<&str> = instances
@@ -301,7 +302,7 @@ fn report_has_every_instance_edge_and_skip() {
     let by = &join.expect("it is there")["by"][0];
     assert_eq!((by["key"].as_str(), by["to"].as_str()), (Some("needs"), Some("db-bootstrap")));
     assert_eq!(by["place"], "tasks.yaml:33:9");
-    let joined = compiled.to_json(&sources, 0);
+    let joined = serde_json::to_value(compiled.listing(&sources, "", 0)).expect("JSON");
     assert_eq!(joined["edges_are"], "joined");
     assert!(!joined["joins"].as_array().expect("a list").is_empty());
 }

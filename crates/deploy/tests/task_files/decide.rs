@@ -1,6 +1,6 @@
 use hoist_deploy::compile::Options;
 use hoist_deploy::condition::UntranslatedPolicy;
-use hoist_deploy::select::{History, HistoryEntry, Outcome, Selection};
+use hoist_deploy::select::{History, HistoryEntry, PastOutcome, Selection};
 use hoist_deploy::spec::{At, When};
 use hoist_engine::action::{Ability, ApplyOutcome, Catalog, Ctx, Description, Failure, Verdict};
 use hoist_engine::plan::Step;
@@ -22,8 +22,10 @@ fn undefined_names_in_conditions_are_errors_with_place() {
                 '*', run: none, when: 'node.name =='}\n";
     let found = told(text, &three_and_one());
     assert_eq!(found.len(), 2, "{found:?}");
-    assert!(found[0].starts_with("tasks.yaml:3:33: E601 `settings.api.enabled` cannot be told"));
-    assert!(found[1].starts_with("tasks.yaml:4:33: E601 `node.name ==` cannot be told"));
+    assert!(
+        found[0].starts_with("tasks.yaml:3:33: E601 `settings.api.enabled` cannot be evaluated")
+    );
+    assert!(found[1].starts_with("tasks.yaml:4:33: E601 `node.name ==` cannot be evaluated"));
 }
 
 #[test]
@@ -47,7 +49,7 @@ fn past(compiled: &hoist_deploy::compile::CompiledPlan) -> History {
         let task = &compiled.tasks[instance.task as usize];
         let node = &compiled.nodes[instance.node as usize];
         let fingerprint = step(compiled, task, node).fingerprint.clone();
-        (compiled.vertex(id).name.clone(), HistoryEntry { state: Outcome::Good, fingerprint })
+        (compiled.vertex(id).name.clone(), HistoryEntry { state: PastOutcome::Good, fingerprint })
     });
     was.collect()
 }
@@ -73,7 +75,7 @@ fn task_with_inputs_reruns_only_after_a_change() {
     let unrelated = EXAMPLE.replace("listen", "listen2");
     assert!(!is_done(&unrelated, &nodes, &options));
     let mut failed = options.clone();
-    failed.past.get_mut("api-start@ctl1").expect("it is there").state = Outcome::Failed;
+    failed.past.get_mut("api-start@ctl1").expect("it is there").state = PastOutcome::Failed;
     assert!(is_done(EXAMPLE, &nodes, &failed));
     let mut repeated = options.clone();
     repeated.selection.repeat = true;
@@ -103,8 +105,8 @@ fn actions_are_validated_where_they_are_known() {
     let nodes = site(&[("n1", &[])]);
     let actions = Catalog::default();
     let options = Options { actions: Some(&actions), ..Options::default() };
-    let found = compiled(text, &nodes, &options).expect_err("there is no such action");
-    assert!(found[0].starts_with("tasks.yaml:2:28: E604 there is no action `shel`"), "{found:?}");
+    let found = compiled(text, &nodes, &options).expect_err("the action does not exist");
+    assert!(found[0].starts_with("tasks.yaml:2:28: E604 action `shel` not found"), "{found:?}");
 }
 
 #[test]
@@ -121,7 +123,7 @@ fn self_verifying_action_checks_the_same_text() {
 }
 
 /// Nodes with this data, each a map.
-fn with_data(data: &[serde_json::Value]) -> hoist_deploy::target::Site {
+fn with_data(data: &[serde_json::Value]) -> hoist_deploy::target::TargetSite {
     let names: Vec<String> = (1..=data.len()).map(|at| format!("n{at}")).collect();
     let names: Vec<(&str, &[&str])> =
         names.iter().map(|name| (name.as_str(), &[] as &[&str])).collect();
@@ -275,7 +277,8 @@ fn plan_has_title_and_place_of_every_task() {
     let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, about: the first}\n";
     let (book, sources, _) = crate::read(text);
     let compiled = hoist_deploy::compile::compile(&book, &three_and_one(), &Options::default());
-    let listing = compiled.expect("it is a plan").to_json(&sources, 100);
+    let listing = compiled.expect("it is a plan");
+    let listing = serde_json::to_value(listing.listing(&sources, "", 100)).expect("JSON");
     assert_eq!(
         listing["tasks"],
         serde_json::json!([{

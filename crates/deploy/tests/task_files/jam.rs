@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use hoist_deploy::compile::{Options, compile};
-use hoist_deploy::target::Site;
+use hoist_deploy::target::TargetSite;
 use hoist_engine::plan::Draft;
 use hoist_engine::record::{End, Outcome};
 use hoist_engine::{Effect, Event, Plan, Record, Run};
@@ -52,7 +52,7 @@ tasks:
   bootstrap: {on: first(web), run: none, needs: [{task: install, on: web}]}
 ";
 
-fn three() -> Site {
+fn three() -> TargetSite {
     let web: &[&str] = &["web"];
     site(&[("n1", web), ("n2", web), ("n3", web)])
 }

@@ -1,5 +1,5 @@
 use hoist_deploy::compile::{CompiledPlan, Options, compile};
-use hoist_deploy::select::{HistoryEntry, Only, Outcome, Selection};
+use hoist_deploy::select::{HistoryEntry, Only, PastOutcome, Selection};
 use hoist_engine::plan::{Holder, Kind, Plan};
 use hoist_engine::simulate::MAX_TAKES_MS;
 
@@ -10,7 +10,7 @@ fn limits(compiled: &CompiledPlan, task: &str, node: &str) -> Vec<String> {
     limits.map(|at| compiled.draft.limits[*at as usize].name.clone()).collect()
 }
 
-fn four(role: &str, tasks: &str) -> (String, hoist_deploy::target::Site) {
+fn four(role: &str, tasks: &str) -> (String, hoist_deploy::target::TargetSite) {
     let member: &[&str] = &["r"];
     let nodes = site(&[("n1", member), ("n2", member), ("n3", member), ("n4", member)]);
     (format!("hoist: 1\nroles:\n  r: {role}\ntasks:\n{tasks}"), nodes)
@@ -130,8 +130,9 @@ fn canaries_are_chosen_among_the_active_nodes() {
     assert_eq!(others, ["a@n3", "a@n4"], "n1 does nothing");
     let failure_domain = step(&some, "a", "n2").failure_domain.expect("it is in one");
     assert_eq!(some.draft.failure_domains[failure_domain as usize].name, "r canaries");
-    let past = [("a@n1", Outcome::Good), ("a@n3", Outcome::Failed), ("a@n4", Outcome::Failed)]
-        .map(|(name, state)| (name.to_owned(), HistoryEntry { state, fingerprint: None }));
+    let past =
+        [("a@n1", PastOutcome::Good), ("a@n3", PastOutcome::Failed), ("a@n4", PastOutcome::Failed)]
+            .map(|(name, state)| (name.to_owned(), HistoryEntry { state, fingerprint: None }));
     let selection = Selection { only: Some(Only::Failed), ..Selection::default() };
     let options = Options { selection, past: past.into(), ..Options::default() };
     let failed = compiled(&text, &nodes, &options).expect("it is a plan");
@@ -195,7 +196,7 @@ fn contradicting_limits_are_refused() {
         (
             "{}",
             "  a: {on: r, run: {shell: x}, repeat: check}\n",
-            "E203 task `a` says `repeat: check`",
+            "E203 task `a`: `repeat: check` needs a postcondition",
         ),
         (
             "{}",
@@ -287,7 +288,7 @@ fn amount_may_be_an_expression_of_the_settings() {
     let limit = compiled.draft.limits.iter().find(|limit| limit.name == "task a");
     assert_eq!(limit.map(|limit| limit.slots), Some(3));
     let found = told(&text, &nodes);
-    assert!(found[0].contains("E601 `settings.places` cannot be told"), "{found:?}");
+    assert!(found[0].contains("E601 `settings.places` cannot be evaluated"), "{found:?}");
 }
 
 #[test]

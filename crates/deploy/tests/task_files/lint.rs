@@ -82,17 +82,17 @@ limits: {at_once: 0}
     let found = found(text);
     for line in [
         "2:46: E203 at most 0 at once",
-        "4:27: E604 there is no action `shel`",
+        "4:27: E604 action `shel` not found",
         "5:26: E604 `shell`: bogus",
-        "6:3: E104 task `nothing` does not say what to do",
-        "7:41: E601 `settings.x ===` cannot be told",
+        "6:3: E104 task `nothing`: `run` is missing",
+        "7:41: E601 `settings.x ===` cannot be evaluated",
         "8:39: E602 the condition of task",
         "10:39: E203 at most 0 at once",
-        "11:45: E203 task `check` says `repeat: check`",
+        "11:45: E203 task `check`: `repeat: check` needs a postcondition",
         "12:44: E101 `/(/` cannot be used",
         "13:45: W503 task `never`",
         "14:14: E200 these files have no role `wbe`; did you mean `web`?",
-        "15:29: E603 there is no template `gone.conf`",
+        "15:29: E603 template `gone.conf` not found",
         "16:19: E203 at most 0 at once",
     ] {
         assert!(

@@ -16,7 +16,7 @@ use hoist_deploy::diagnostic::SourceDiagnostic;
 use hoist_deploy::layer::{Book, Layer, merge};
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
-use hoist_deploy::target::{Node, Site};
+use hoist_deploy::target::{TargetNode, TargetSite};
 use hoist_engine::plan::{Kind, Step};
 use hoist_model::node::Lifecycle;
 use hoist_model::{NodeId, NodeSpec};
@@ -74,13 +74,13 @@ settings:
 "#;
 
 /// Nodes by name, each with the groups it is in.
-fn site(nodes: &[(&str, &[&str])]) -> Site {
+fn site(nodes: &[(&str, &[&str])]) -> TargetSite {
     let nodes = nodes.iter().zip(1_u32..).map(|((name, groups), at)| {
         let groups: Vec<&str> = groups.to_vec();
         let spec = serde_json::json!({ "nid": at, "groups": groups });
         let spec: NodeSpec = serde_json::from_value(spec).expect("a node");
         let name = name.parse().expect("a name");
-        Node {
+        TargetNode {
             id: NodeId::from_bits(at.into()),
             name,
             spec,
@@ -88,10 +88,10 @@ fn site(nodes: &[(&str, &[&str])]) -> Site {
             system: String::new(),
         }
     });
-    Site { nodes: nodes.collect(), ..Site::default() }
+    TargetSite { nodes: nodes.collect(), ..TargetSite::default() }
 }
 
-fn three_and_one() -> Site {
+fn three_and_one() -> TargetSite {
     let database: &[&str] = &["database"];
     site(&[("db1", database), ("db2", database), ("db3", database), ("ctl1", &["controller"])])
 }
@@ -112,7 +112,11 @@ fn good(text: &str) -> Book {
     book
 }
 
-fn compiled(text: &str, site: &Site, options: &Options<'_>) -> Result<CompiledPlan, Vec<String>> {
+fn compiled(
+    text: &str,
+    site: &TargetSite,
+    options: &Options<'_>,
+) -> Result<CompiledPlan, Vec<String>> {
     let (book, sources, found) = read(text);
     assert_eq!(found, Vec::<String>::new(), "{text}");
     compile(&book, site, options).map_err(|found| lines(&found, &sources))
@@ -123,7 +127,7 @@ fn lines(found: &[SourceDiagnostic], sources: &Sources) -> Vec<String> {
 }
 
 /// The diagnostics of a file, with a plan or without one.
-fn told(text: &str, site: &Site) -> Vec<String> {
+fn told(text: &str, site: &TargetSite) -> Vec<String> {
     let (book, sources, found) = read(text);
     assert_eq!(found, Vec::<String>::new(), "{text}");
     match compile(&book, site, &Options::default()) {

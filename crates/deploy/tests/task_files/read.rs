@@ -231,7 +231,7 @@ fn invalid_yaml_and_empty_files_are_reported() {
     for (text, part) in [
         ("hoist: 1\ntasks: [", "tasks.yaml:2:"),
         ("- a\n", "a task file is a map, not a list"),
-        ("", "E104 there is nothing in it"),
+        ("", "E104 the file is empty"),
         ("tasks: {}\n", "begin it with `hoist: 1`"),
         ("hoist: 2\n", "this hoist reads `1`"),
         ("hoist: 1\ntasks: {a b: {on: x, run: none}}\n", "cannot be the name of a task"),

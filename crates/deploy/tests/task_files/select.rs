@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use hoist_deploy::compile::Options;
-use hoist_deploy::select::{History, HistoryEntry, Only, Outcome, Selection};
+use hoist_deploy::select::{History, HistoryEntry, Only, PastOutcome, Selection};
 use hoist_engine::plan::Kind;
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ barriers:
   ready: {}
 ";
 
-fn chosen(selection: Selection, past: &[(&str, Outcome)]) -> Result<String, Vec<String>> {
+fn chosen(selection: Selection, past: &[(&str, PastOutcome)]) -> Result<String, Vec<String>> {
     let was = |state| HistoryEntry { state, fingerprint: None };
     let past: History =
         past.iter().map(|(name, state)| ((*name).to_owned(), was(*state))).collect();
@@ -74,10 +74,10 @@ fn selection_is_narrowed_by_from_to_skip_and_nodes() {
 #[test]
 fn failed_instances_can_be_selected_by_name() {
     let past = [
-        ("a@n1", Outcome::Good),
-        ("a@n2", Outcome::Failed),
-        ("b@n2", Outcome::Blocked),
-        ("e-1@n1", Outcome::Good),
+        ("a@n1", PastOutcome::Good),
+        ("a@n2", PastOutcome::Failed),
+        ("b@n2", PastOutcome::Blocked),
+        ("e-1@n1", PastOutcome::Good),
     ];
     let of = |term: &str| {
         chosen(Selection { tasks: vec![term.to_owned()], ..Selection::default() }, &past)
@@ -100,12 +100,9 @@ fn failed_instances_can_be_selected_by_name() {
 #[test]
 fn empty_selection_and_unknown_names_are_errors() {
     for (terms, line) in [
-        ("aa", "E202 there is no task `aa`, so nothing would be done; did you mean `a`?"),
-        (
-            "@redy",
-            "E202 there is no barrier `redy`, so nothing would be done; did you mean `ready`?",
-        ),
-        ("a@n9", "E202 there is no node `n9` in this run"),
+        ("aa", "E202 task `aa` not found, so nothing would be done; did you mean `a`?"),
+        ("@redy", "E202 barrier `redy` not found, so nothing would be done; did you mean `ready`?"),
+        ("a@n9", "E202 node `n9` not found in this run"),
         ("d@n2", "E202 nothing is selected, so nothing would be done"),
         ("failed", "E202 nothing is selected"),
         ("/(/", "E101 `/(/` cannot be used"),
@@ -143,8 +140,9 @@ fn missing_prerequisites_are_reported_unless_done() {
     let (count, told) = of(History::new(), "b");
     assert_eq!(count, 2);
     assert_eq!(told, ["not selected, and not known to be done: a@n1, a@n2"]);
-    let good =
-        |name: &str| (name.to_owned(), HistoryEntry { state: Outcome::Good, fingerprint: None });
+    let good = |name: &str| {
+        (name.to_owned(), HistoryEntry { state: PastOutcome::Good, fingerprint: None })
+    };
     assert_eq!(of(History::from([good("a@n1"), good("a@n2")]), "b").0, 0);
     assert_eq!(of(History::new(), "+b"), (0, Vec::new()));
 }
@@ -235,7 +233,7 @@ fn prerequisites_of_a_quorum_need_only_some() {
                 [{task: db, on: '*', want: any}]}\n";
     let nodes = site(&[("n1", &[]), ("n2", &[])]);
     let missing = |good: &[&str]| {
-        let was = |_: &&str| HistoryEntry { state: Outcome::Good, fingerprint: None };
+        let was = |_: &&str| HistoryEntry { state: PastOutcome::Good, fingerprint: None };
         let past = good.iter().map(|name| ((*name).to_owned(), was(name))).collect();
         let selection = Selection { tasks: vec!["api".to_owned()], ..Selection::default() };
         let options = Options { selection, past, ..Options::default() };

@@ -10,7 +10,7 @@ use crate::plan::{Plan, Step, StepId};
 use crate::record::FailureKind;
 
 use super::output::{RedactedSecrets, Redactions};
-use super::{Site, panic_message};
+use super::{ExecutionSite, panic_message};
 
 /// The prediction of a step on another machine, or why there is none.
 pub type DryRunResult = (StepId, Result<Prediction, String>);
@@ -18,13 +18,13 @@ pub type DryRunResult = (StepId, Result<Prediction, String>);
 /// Predicts the steps of one plan. Secrets that the plan names are redacted.
 #[derive(Debug)]
 pub struct DryRun<'a> {
-    site: &'a Site,
+    site: &'a ExecutionSite,
     plan: &'a Plan,
     redactions: Arc<Redactions>,
 }
 
 impl<'a> DryRun<'a> {
-    pub fn new(site: &'a Site, plan: &'a Plan) -> Self {
+    pub fn new(site: &'a ExecutionSite, plan: &'a Plan) -> Self {
         let redactions = Arc::new(Redactions::default());
         let secrets = RedactedSecrets { secrets: &*site.secrets, redactions: &redactions };
         let named: BTreeSet<&str> =

@@ -39,21 +39,6 @@ impl MayUse {
         commands
     }
 
-    /// As [`MayUse::as_commands`], for machines without a guard: limits the memory of each process,
-    /// and the processes of the user.
-    pub(crate) fn as_all_commands(&self) -> String {
-        let mut commands = self.as_commands();
-        if let Some(memory) = self.memory {
-            write!(commands, "ulimit -v {} || exit 125; ", memory.div_ceil(1024))
-                .expect("writing to memory");
-        }
-        if let Some(processes) = self.processes {
-            let own = format!("ulimit -u {processes} 2>/dev/null || ulimit -p {processes}");
-            write!(commands, "{own} || exit 125; ").expect("writing to memory");
-        }
-        commands
-    }
-
     pub(super) fn is_counted(&self) -> bool {
         self.memory.is_some() || self.processes.is_some()
     }

@@ -310,7 +310,8 @@ mod tests {
             let process = Process::find(child.id().cast_signed()).unwrap();
             (child, process)
         };
-        let ((mut supervisor, spared), (mut program, _)) = (sleep(), sleep());
+        let (mut supervisor, spared) = sleep();
+        let (mut program, _) = sleep();
         let procs = group.path().join("cgroup.procs");
         fs_err::write(&procs, format!("{}\n{}\n", supervisor.id(), program.id())).unwrap();
         let traces = Traces {

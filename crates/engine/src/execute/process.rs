@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::guard::without_core;
-use super::supervisor::{self, Fault, Link};
+use super::supervisor::{self, Link, SupervisorError};
 use crate::action::{Cancel, Output, Stream};
 use crate::program::{ExitCause, ProgramExit};
 
@@ -93,17 +93,17 @@ pub(super) fn run_supervised(
     deadline: Option<Instant>,
     cancel: &Cancel,
     output: &mut dyn Output,
-) -> Result<ProgramExit, Fault> {
+) -> Result<ProgramExit, SupervisorError> {
     let supervisor::SupervisedProgram { link, id, done, pipes } = program;
     let mut running =
         WatchedProgram::new(Leader::Supervised(&link, id), done, pipes.map(Some), None);
     let watched = running.watch(deadline, cancel, output);
     if cancel.is_left() {
-        return Err(Fault::NotStarted(left_error()));
+        return Err(SupervisorError::NotStarted(left_error()));
     }
     if let Err(error) = watched {
         running.signal(Signal::KILL);
-        return Err(Fault::NotStarted(error));
+        return Err(SupervisorError::NotStarted(error));
     }
     let cause = running.cause;
     let last_line = running.last_line(output);
@@ -449,7 +449,7 @@ mod tests {
     fn output_of_both_streams_and_the_exit_code_are_seen() {
         let (ran, output) =
             sh("echo one; echo two >&2; printf three; exit 3", b"", None, &Cancel::default());
-        assert_eq!(ran.fault().as_deref(), Some("exit code 3: two"));
+        assert_eq!(ran.failure().as_deref(), Some("exit code 3: two"));
         let mut lines: Vec<&[u8]> = output.split(|byte| *byte == b'\n').collect();
         lines.sort();
         assert_eq!(lines, [&b""[..], b"one", b"three", b"two"]);
@@ -458,20 +458,20 @@ mod tests {
     #[test]
     fn program_reads_only_its_input() {
         let (ran, output) = sh("cat", b"", None, &Cancel::default());
-        assert!(ran.fault().is_none() && output.is_empty());
+        assert!(ran.failure().is_none() && output.is_empty());
         let much = vec![b'x'; 3 * 1024 * 1024];
         let (ran, output) = sh("cat", &much, None, &Cancel::default());
-        assert!(ran.fault().is_none());
+        assert!(ran.failure().is_none());
         assert!(output.starts_with(&much), "a line of three megabytes, in parts");
         let (ran, _) = sh("exit 0", &much, None, &Cancel::default());
-        assert!(ran.fault().is_none(), "it need not read it");
+        assert!(ran.failure().is_none(), "it need not read it");
     }
 
     #[test]
     fn program_ends_without_waiting_for_descendants() {
         let started = Instant::now();
         let (ran, output) = sh("sleep 60 & echo $!", b"", None, &Cancel::default());
-        assert!(ran.fault().is_none());
+        assert!(ran.failure().is_none());
         assert!(started.elapsed() < Duration::from_secs(30), "the descendant was not waited for");
         let pid: i32 = String::from_utf8(output).unwrap().trim().parse().unwrap();
         let pid = Pid::from_raw(pid).unwrap();
@@ -488,7 +488,7 @@ mod tests {
         );
         let (ran, output) = sh(&script, b"", Some(Duration::from_millis(300)), &Cancel::default());
         assert_eq!(ran.cause, ExitCause::TimedOut);
-        assert!(ran.fault().unwrap().starts_with("timed out"));
+        assert!(ran.failure().unwrap().starts_with("timed out"));
         assert!(mark.exists(), "it was asked first");
         let pid = String::from_utf8(output).unwrap();
         wait_until_gone(pid.trim());

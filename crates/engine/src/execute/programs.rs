@@ -32,7 +32,7 @@ use sha2::{Digest, Sha256};
 use super::ledger::boot_id;
 use super::leftover::{Process, Traces, is_part_of};
 use super::process;
-use super::supervisor::{self, Fault, Link, Supervisor};
+use super::supervisor::{self, Link, Supervisor, SupervisorError};
 use super::{ATTEMPT_VARIABLE, LEDGER_VARIABLE};
 use crate::action::{Cancel, Failure, Output};
 use crate::plan::{MayUse, Repeat, Step};
@@ -299,12 +299,12 @@ impl AttemptPrograms {
         supervisor: &Supervisor,
         attempt: &str,
         start: &ProgramStart,
-    ) -> Result<supervisor::SupervisedProgram, Fault> {
+    ) -> Result<supervisor::SupervisedProgram, SupervisorError> {
         let cgroup = kept.make_cgroup(attempt);
         let started = supervisor.start(start, &kept.note(attempt), cgroup.as_deref());
         let program = started.map_err(|error| {
             let _ = cgroup.as_ref().map(fs_err::remove_dir);
-            Fault::NotStarted(error)
+            SupervisorError::NotStarted(error)
         })?;
         let known = Some((Arc::clone(&program.link), program.id));
         self.started().push(StartedProgram { attempt: attempt.to_owned(), cgroup, kept: known });
@@ -441,12 +441,12 @@ impl Programs for AttemptPrograms {
                 .through_supervisor(kept, supervisor, attempt, &start)
                 .and_then(|program| process::run_supervised(program, deadline, cancel, output)),
         };
-        ran.map_err(|fault| match fault {
-            Fault::Lost => {
+        ran.map_err(|error| match error {
+            SupervisorError::Lost => {
                 let reason = "the supervisor of the program is gone; outcome unknown";
                 Failure { kind: FailureKind::Lost, reason: reason.to_owned() }
             }
-            Fault::NotStarted(error) => {
+            SupervisorError::NotStarted(error) => {
                 let reason = format!("cannot run `{}`: {error}", Path::new(&name).display());
                 Failure { kind: FailureKind::Exit, reason }
             }
@@ -474,15 +474,15 @@ fn run_directly(
     deadline: Option<Instant>,
     cancel: &Cancel,
     output: &mut dyn Output,
-) -> Result<ProgramExit, Fault> {
+) -> Result<ProgramExit, SupervisorError> {
     let mut command = Command::new(start.argv.first().ok_or_else(no_program)?);
     command.args(&start.argv[1..]).current_dir(&start.directory);
     command.env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
-    process::run(&mut command, b"", deadline, cancel, output).map_err(Fault::NotStarted)
+    process::run(&mut command, b"", deadline, cancel, output).map_err(SupervisorError::NotStarted)
 }
 
-fn no_program() -> Fault {
-    Fault::NotStarted(io::ErrorKind::InvalidInput.into())
+fn no_program() -> SupervisorError {
+    SupervisorError::NotStarted(io::ErrorKind::InvalidInput.into())
 }
 
 /// Prefixes a program with shell commands.

@@ -74,7 +74,7 @@ const ANSWER: usize = 5;
 
 /// Why the exit of a program is unknown.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum SupervisorError {
     NotStarted(io::Error),
     /// The supervisor is gone; the program may still run.
     Lost,
@@ -382,15 +382,15 @@ pub(super) struct SupervisedProgram {
 }
 
 /// Reads the exit of a program. The descriptor must be readable.
-pub(super) fn answer(done: OwnedFd) -> Result<ExitStatus, Fault> {
+pub(super) fn answer(done: OwnedFd) -> Result<ExitStatus, SupervisorError> {
     let mut answer = [0; ANSWER];
     if std::fs::File::from(done).read_exact(&mut answer).is_err() {
-        return Err(Fault::Lost);
+        return Err(SupervisorError::Lost);
     }
     let [kind, value @ ..] = answer;
     let value = i32::from_le_bytes(value);
     match kind {
-        REFUSED => Err(Fault::NotStarted(io::Error::from_raw_os_error(value))),
+        REFUSED => Err(SupervisorError::NotStarted(io::Error::from_raw_os_error(value))),
         _ => Ok(ExitStatus::from_raw(value)),
     }
 }

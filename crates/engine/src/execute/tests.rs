@@ -40,7 +40,8 @@ impl Action for Odd {
         match input["do"].as_str() {
             Some("panic") => panic!("upside down"),
             Some("wait") => {
-                let time = ctx.time_left().unwrap_or(Duration::from_mins(1));
+                let time =
+                    ctx.time_left(std::time::Instant::now()).unwrap_or(Duration::from_mins(1));
                 nap(time, ctx.cancel);
                 Err(Failure { kind: FailureKind::Timeout, reason: "too long".to_owned() })
             }
@@ -113,7 +114,7 @@ impl Bench {
     fn again(dir: tempfile::TempDir) -> Self {
         let mut catalog = Catalog::default();
         catalog.add(Arc::new(Odd::default()));
-        let site = Site {
+        let site = ExecutionSite {
             catalog,
             secrets: Arc::new(One),
             outputs: Outputs::in_dir(dir.path().join("output")),
@@ -213,7 +214,7 @@ fn attempt_with_lost_ledger_does_not_begin_again() {
         lose(&told).unwrap();
         for _life in 0..2 {
             let (send, events) = channel();
-            let site = Site {
+            let site = ExecutionSite {
                 catalog: Catalog::default(),
                 secrets: Arc::new(NoSecrets),
                 outputs: Outputs::none(),

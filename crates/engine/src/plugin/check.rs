@@ -1,5 +1,7 @@
 //! Tests whether a plug-in follows the protocol, with all verbs. Verbs with side effects run in an
 //! empty directory, and only with an input that the author or the caller provided.
+//!
+//! Does not belong here: the protocol (`protocol`), and the isolation of plug-ins.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -49,17 +51,17 @@ pub enum RuleVerdict {
 
 /// The results in the order of the tests.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Report {
-    pub findings: Vec<RuleResult>,
+pub struct PluginReport {
+    pub results: Vec<RuleResult>,
 }
 
-impl Report {
+impl PluginReport {
     pub fn is_good(&self) -> bool {
-        self.findings.iter().all(|finding| finding.verdict != RuleVerdict::Violated)
+        self.results.iter().all(|result| result.verdict != RuleVerdict::Violated)
     }
 
     fn followed(&mut self, rule: &'static str, message: impl Into<String>) {
-        self.findings.push(RuleResult {
+        self.results.push(RuleResult {
             rule,
             verdict: RuleVerdict::Followed,
             message: message.into(),
@@ -74,7 +76,7 @@ impl Report {
         message: impl Into<String>,
         remedy: &'static str,
     ) {
-        self.findings.push(RuleResult {
+        self.results.push(RuleResult {
             rule,
             verdict,
             message: message.into(),
@@ -97,8 +99,8 @@ pub fn check(
     there: &Catalog,
     directory: &Path,
     input: Option<Value>,
-) -> Report {
-    let mut report = Report::default();
+) -> PluginReport {
+    let mut report = PluginReport::default();
     let program = match Program::open(path, isolation) {
         Ok(program) => program,
         Err(error) => {
@@ -120,7 +122,7 @@ pub fn check(
         report.followed("file", format!("the file is the action `{}`", program.name));
     }
     match introduce(&program) {
-        Ok(said) => Trial { program, said, directory, report }.all(input),
+        Ok(said) => PluginCheck { program, said, directory, report }.all(input),
         Err(error) => {
             report.violated("describe", error.to_string(), SEE);
             report
@@ -128,15 +130,15 @@ pub fn check(
     }
 }
 
-struct Trial<'a> {
+struct PluginCheck<'a> {
     program: Program,
     said: Introduction,
     directory: &'a Path,
-    report: Report,
+    report: PluginReport,
 }
 
-impl Trial<'_> {
-    fn all(mut self, input: Option<Value>) -> Report {
+impl PluginCheck<'_> {
+    fn all(mut self, input: Option<Value>) -> PluginReport {
         self.description();
         self.strange_requests();
         self.garbage();
@@ -225,7 +227,7 @@ impl Trial<'_> {
         ];
         for (what, input) in inputs {
             match self.validate(&input) {
-                Ok(faults) if faults.is_empty() => {
+                Ok(diagnostics) if diagnostics.is_empty() => {
                     let message = format!("validate accepts {what} as input");
                     let remedy = "report every problem in validate, also unknown fields";
                     self.report.violated("validate", message, remedy);
@@ -295,8 +297,8 @@ impl Trial<'_> {
     /// Run, second run, verify and undo.
     fn changes(&mut self, input: &Value) {
         match self.validate(input) {
-            Ok(faults) if !faults.is_empty() => {
-                let message = format!("the example is refused: {}", faults[0].message);
+            Ok(diagnostics) if !diagnostics.is_empty() => {
+                let message = format!("the example is refused: {}", diagnostics[0].message);
                 let remedy = "name an example that validate accepts";
                 self.report.violated("example", message, remedy);
                 return;

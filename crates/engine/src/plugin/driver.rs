@@ -24,7 +24,7 @@ pub struct Driver {
 pub enum DriverResult {
     Document(Value),
     /// The input is not valid, for these reasons.
-    Faults(Vec<Diagnostic>),
+    Invalid(Vec<Diagnostic>),
 }
 
 impl Driver {
@@ -56,11 +56,12 @@ impl Driver {
         if let Some(document) = answer.remove("document") {
             return Ok(DriverResult::Document(document));
         }
-        let faults: Vec<Diagnostic> = self.program.field(Verb::Parse, &answer, "diagnostics")?;
-        if faults.is_empty() {
+        let diagnostics: Vec<Diagnostic> =
+            self.program.field(Verb::Parse, &answer, "diagnostics")?;
+        if diagnostics.is_empty() {
             let why = "neither `document` nor a diagnostic is in the answer".to_owned();
             return Err(PluginError::WrongResult { at: at(), why });
         }
-        Ok(DriverResult::Faults(faults))
+        Ok(DriverResult::Invalid(diagnostics))
     }
 }

@@ -207,7 +207,7 @@ impl Isolation {
         let mut why = String::new();
         for user in [false, true] {
             let isolation = Self::Private { user, hidden: hidden.clone() };
-            match isolation.try_out() {
+            match isolation.probe() {
                 Ok(()) => return isolation,
                 Err(reason) => why = reason,
             }
@@ -224,7 +224,7 @@ impl Isolation {
         matches!(self, Self::Private { .. })
     }
 
-    fn try_out(&self) -> Result<(), String> {
+    fn probe(&self) -> Result<(), String> {
         let mut command = self.command(Start {
             program: Path::new("/bin/true"),
             directory: Path::new("/"),

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use super::protocol::{Fault, Talk};
+use super::protocol::{ProtocolError, Talk};
 use crate::action::Cancel;
 use crate::execute::guard::without_core;
 
@@ -29,9 +29,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Why a process was ended, or its output is useless.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ExchangeError {
     System(io::Error),
-    Fault(Fault),
+    ProtocolError(ProtocolError),
     TimedOut,
     Cancelled,
     /// The process gave its result and does not end.
@@ -42,15 +42,15 @@ pub(super) enum Trouble {
     LeftBehind,
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for ExchangeError {
     fn from(error: io::Error) -> Self {
         Self::System(error)
     }
 }
 
-impl From<Fault> for Trouble {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<ProtocolError> for ExchangeError {
+    fn from(error: ProtocolError) -> Self {
+        Self::ProtocolError(error)
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn converse(
     request: &[u8],
     until: Until<'_>,
     talk: &mut Talk<'_>,
-) -> Result<ExitStatus, Trouble> {
+) -> Result<ExitStatus, ExchangeError> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // The whole group can be signalled at once.
     let child = command.process_group(0).spawn()?;
@@ -129,7 +129,7 @@ impl Process {
         mut request: &[u8],
         until: Until<'_>,
         talk: &mut Talk<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ExchangeError> {
         let mut said_all: Option<Instant> = None;
         let mut ended: Option<Instant> = None;
         loop {
@@ -141,13 +141,17 @@ impl Process {
             if ended.is_some() && self.stdout.is_none() && self.stderr.is_none() {
                 return Ok(());
             } else if lasts(ended) {
-                return Err(Trouble::LeftBehind);
+                return Err(ExchangeError::LeftBehind);
             } else if ended.is_none() && until.cancel.is_some_and(Cancel::is_cancelled) {
-                return Err(Trouble::Cancelled);
+                return Err(ExchangeError::Cancelled);
             } else if ended.is_none() && now >= until.deadline {
-                return Err(Trouble::TimedOut);
+                return Err(ExchangeError::TimedOut);
             } else if ended.is_none() && lasts(said_all) {
-                return Err(if talk.has_answer() { Trouble::Stays } else { Trouble::ClosedEarly });
+                return Err(if talk.has_answer() {
+                    ExchangeError::Stays
+                } else {
+                    ExchangeError::ClosedEarly
+                });
             }
             let (ready, is_over) = self.wait(TICK, ended.is_none())?;
             if is_over {
@@ -158,7 +162,7 @@ impl Process {
             if ready.stdin {
                 self.feed(&mut request)?;
             }
-            // Standard error first: it may explain a fault in the output.
+            // Standard error first: it may explain a error in the output.
             if let Some(chunk) = ready.stderr.then(|| read(&mut self.stderr)).flatten() {
                 talk.on_err(&chunk)?;
             }

@@ -88,7 +88,7 @@ pub(super) struct Answer {
 /// Why the output of a plug-in violates the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum ProtocolError {
     #[error(
         "line {line} of the output is not a message of the protocol ({why}): `{excerpt}`; print one JSON object a line with `t` `progress`, `log` or `result`, and everything else to standard error"
     )]
@@ -146,10 +146,10 @@ impl<'a> Talk<'a> {
     }
 
     /// Takes standard output. An empty chunk is its end.
-    pub(super) fn on_out(&mut self, chunk: &[u8]) -> Result<(), Fault> {
+    pub(super) fn on_out(&mut self, chunk: &[u8]) -> Result<(), ProtocolError> {
         self.out_bytes += chunk.len();
         if self.out_bytes > MAX_BYTES {
-            return Err(Fault::Flood { stream: "standard output" });
+            return Err(ProtocolError::Flood { stream: "standard output" });
         }
         let lines = self.out.push(chunk);
         let last = if chunk.is_empty() { self.out.finish() } else { None };
@@ -157,10 +157,10 @@ impl<'a> Talk<'a> {
     }
 
     /// Takes standard error. An empty chunk is its end.
-    pub(super) fn on_err(&mut self, chunk: &[u8]) -> Result<(), Fault> {
+    pub(super) fn on_err(&mut self, chunk: &[u8]) -> Result<(), ProtocolError> {
         self.err_bytes += chunk.len();
         if self.err_bytes > MAX_BYTES {
-            return Err(Fault::Flood { stream: "standard error" });
+            return Err(ProtocolError::Flood { stream: "standard error" });
         }
         let lines = self.err.push(chunk);
         let last = if chunk.is_empty() { self.err.finish() } else { None };
@@ -177,23 +177,24 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    fn on_line(&mut self, line: &Line) -> Result<(), Fault> {
+    fn on_line(&mut self, line: &Line) -> Result<(), ProtocolError> {
         self.lines += 1;
         let at = self.lines;
         if at > MAX_LINES {
-            return Err(Fault::Lines);
+            return Err(ProtocolError::Lines);
         }
         if line.is_cut {
-            return Err(Fault::LongLine { line: at });
+            return Err(ProtocolError::LongLine { line: at });
         }
         if self.answer.is_some() {
-            return Err(Fault::AfterResult { line: at });
+            return Err(ProtocolError::AfterResult { line: at });
         }
-        let message = serde_json::from_slice(&line.bytes).map_err(|error| Fault::NoMessage {
-            line: at,
-            why: self.redactions.text(&error.to_string()),
-            excerpt: excerpt(&redact::line(&self.redactions, &line.bytes, false)),
-        })?;
+        let message =
+            serde_json::from_slice(&line.bytes).map_err(|error| ProtocolError::NoMessage {
+                line: at,
+                why: self.redactions.text(&error.to_string()),
+                excerpt: excerpt(&redact::line(&self.redactions, &line.bytes, false)),
+            })?;
         match message {
             Message::Progress { done, total } => {
                 if let Some(output) = &mut self.output {
@@ -235,7 +236,7 @@ mod tests {
     use super::*;
 
     /// The result of an output that arrives in chunks of this size.
-    fn hear(bytes: &[u8], size: usize) -> Result<Option<Answer>, Fault> {
+    fn hear(bytes: &[u8], size: usize) -> Result<Option<Answer>, ProtocolError> {
         let mut talk = Talk::new(Redactions::default(), None);
         for chunk in bytes.chunks(size) {
             talk.on_err(chunk).expect("anything may be said there");
@@ -279,6 +280,6 @@ mod tests {
         let line = b"{\"t\":\"progress\",\"done\":1}\n";
         let lines = |count: usize| line.repeat(count);
         assert_eq!(hear(&lines(MAX_LINES), 64 * 1024), Ok(None));
-        assert_eq!(hear(&lines(MAX_LINES + 1), 64 * 1024), Err(Fault::Lines));
+        assert_eq!(hear(&lines(MAX_LINES + 1), 64 * 1024), Err(ProtocolError::Lines));
     }
 }

@@ -1,6 +1,8 @@
 //! The controller's half of [`super`]: the work of each machine, the stage of each job, and the
 //! exchange of reports and orders. The dispatcher decides nothing about a run: it translates
 //! effects of a run into jobs, and reports of machines into events of that run.
+//!
+//! Does not belong here: transport of the messages, and decisions about a run (`run`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{MAX_JOBS, MAX_MEMORY, Orders, Report, WorkId, WorkResult};
+use super::{MAX_JOBS, MAX_MEMORY, Orders, WorkId, WorkResult, WorkerReport};
 use crate::drive::{Executor, Journal};
 use crate::execute::{DryRunResult, Job, JobKind, JobOutcome, Outputs};
 use crate::journal::JournalError;
@@ -193,7 +195,7 @@ impl Dispatcher {
     /// Takes the report of a machine and returns its orders. The caller may hand in the same report
     /// again while it holds back an answer without orders. A report whose memory name is longer
     /// than [`MAX_MEMORY`] is ignored, because a journal could not record it.
-    pub fn exchange(&self, machine: &str, report: &Report, now: Instant) -> Orders {
+    pub fn exchange(&self, machine: &str, report: &WorkerReport, now: Instant) -> Orders {
         if report.memory.len() > MAX_MEMORY {
             return Orders::default();
         }
@@ -238,6 +240,11 @@ impl Dispatcher {
         self.state.lock().machines.get(machine)?.heard
     }
 
+    /// Whether there is any work for the machine.
+    pub(crate) fn has_work(&self, machine: &str) -> bool {
+        self.state.lock().machines.get(machine).is_some_and(|machine| !machine.work.is_empty())
+    }
+
     /// Gives up work on machines that have not reported for too long.
     pub fn tick(&self, now: Instant) {
         let lost_after = self.lost_after;
@@ -249,27 +256,25 @@ impl Dispatcher {
                 let since = heard.map_or(work.since, |heard| heard.max(work.since));
                 now.saturating_duration_since(since) >= lost_after
             };
-            let lost: Vec<WorkId> = machine
-                .work
-                .iter()
-                .filter(|(_, work)| work.stage.is_open() && is_lost(work))
-                .map(|(id, _)| id.clone())
-                .collect();
-            for id in lost {
-                let Some(work) = machine.work.remove(&id) else { continue };
-                // If the machine comes back, it must not go on with this work.
-                machine.kill.insert(id.clone());
-                tell(runs, &id, work.give_up_event(name, lost_after));
-            }
+            let reason = format!("`{name}` has not reported for {} s", lost_after.as_secs());
+            machine.give_up(runs, &reason, is_lost);
         }
     }
 
+    /// Gives up the work of a machine that cannot be reached; without `also_begun` only work that
+    /// the machine cannot have begun, and checks.
+    pub(crate) fn give_up(&self, machine: &str, reason: &str, also_begun: bool) {
+        let mut state = self.state.lock();
+        let State { runs, machines, .. } = &mut *state;
+        let Some(machine) = machines.get_mut(machine) else { return };
+        let is_new = |work: &Work| matches!(work.stage, Stage::Waits(_) | Stage::Offered(..));
+        machine.give_up(runs, reason, |work| {
+            also_begun || is_new(work) || work.what != JobKind::Start
+        });
+    }
+
     fn carry_out(&self, run: &str, plan: &Plan, effect: Effect) {
-        let (Effect::Check { step, attempt }
-        | Effect::Start { step, attempt }
-        | Effect::Verify { step, attempt }
-        | Effect::Ask { step, attempt }
-        | Effect::Kill { step, attempt }) = effect;
+        let (step, attempt) = effect.target();
         let machine = plan.subject(step).to_owned();
         let mut state = self.state.lock();
         if let Some(job) = Job::of(run, plan, effect) {
@@ -338,11 +343,10 @@ impl Work {
         }
     }
 
-    /// The event for work on a machine that no longer reports.
-    fn give_up_event(&self, machine: &str, after: Duration) -> Event {
+    /// The event for work on a machine that cannot be reached.
+    fn give_up_event(&self, reason: String) -> Event {
         let step = self.number;
         let attempt = self.attempt;
-        let reason = format!("`{machine}` has not reported for {} s", after.as_secs());
         match (&self.stage, self.what) {
             // The machine never fetched the work, so it has not begun.
             (Stage::Waits(_) | Stage::Offered(..), JobKind::Start) => {
@@ -424,7 +428,7 @@ impl State {
         }
     }
 
-    fn exchange(&mut self, name: &str, report: &Report, now: Instant) -> Orders {
+    fn exchange(&mut self, name: &str, report: &WorkerReport, now: Instant) -> Orders {
         let Self { runs, machines, is_complete, unknown_runs, disowned } = self;
         let machine = machines.entry(name.to_owned()).or_default();
         if !machine.is_news(report) {
@@ -456,9 +460,29 @@ impl State {
 }
 
 impl Machine {
+    fn give_up(
+        &mut self,
+        runs: &HashMap<String, Connection>,
+        reason: &str,
+        is_lost: impl Fn(&Work) -> bool,
+    ) {
+        let is_lost = |work: &Work| work.stage.is_open() && is_lost(work);
+        let lost = self.work.iter().filter(|(_, work)| is_lost(work)).map(|(id, _)| id.clone());
+        for id in lost.collect::<Vec<WorkId>>() {
+            let Some(work) = self.work.remove(&id) else { continue };
+            // If the machine comes back, it must not go on with this work.
+            self.kill.insert(id.clone());
+            if let Some(Connection { predicted: Some(predicted), .. }) = runs.get(id.run()) {
+                // The receiver is gone if the dry run timed out.
+                let _ = predicted.send((work.number, Err(reason.to_owned())));
+            }
+            tell(runs, &id, work.give_up_event(reason.to_owned()));
+        }
+    }
+
     /// Whether a report is the newest one known; if so, it is remembered. The newest report may
     /// arrive repeatedly.
-    fn is_news(&mut self, report: &Report) -> bool {
+    fn is_news(&mut self, report: &WorkerReport) -> bool {
         let newest = (report.life, report.number);
         if self.memory == report.memory {
             if newest < self.newest {
@@ -590,7 +614,7 @@ impl Machine {
     /// not hold is gone.
     fn give_work(
         &mut self,
-        report: &Report,
+        report: &WorkerReport,
         runs: &HashMap<String, Connection>,
         orders: &mut Orders,
     ) {
@@ -679,7 +703,7 @@ impl DispatcherRun {
     /// Wraps a journal, so that machines may forget results once it has recorded them.
     pub fn wrap_journal<J>(&self, plan: &Arc<Plan>, journal: J) -> DispatcherJournal<J> {
         DispatcherJournal {
-            dispatcher: Arc::clone(&self.dispatcher),
+            dispatchers: vec![Arc::clone(&self.dispatcher)],
             run: self.run.clone(),
             plan: Arc::clone(plan),
             journal,
@@ -702,17 +726,28 @@ impl Executor for DispatcherRun {
 /// A journal that lets machines forget recorded results.
 #[derive(Debug)]
 pub struct DispatcherJournal<J> {
-    dispatcher: Arc<Dispatcher>,
+    dispatchers: Vec<Arc<Dispatcher>>,
     run: String,
     plan: Arc<Plan>,
     pub journal: J,
 }
 
+impl<J> DispatcherJournal<J> {
+    /// Another executor of the same run, for other machines.
+    #[must_use]
+    pub fn and(mut self, work: &DispatcherRun) -> Self {
+        self.dispatchers.push(Arc::clone(&work.dispatcher));
+        self
+    }
+}
+
 impl<J: Journal> Journal for DispatcherJournal<J> {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         self.journal.append(records)?;
-        for record in records {
-            self.dispatcher.on_recorded(&self.run, &self.plan, record);
+        for dispatcher in &self.dispatchers {
+            for record in records {
+                dispatcher.on_recorded(&self.run, &self.plan, record);
+            }
         }
         Ok(())
     }

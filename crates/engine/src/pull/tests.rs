@@ -55,7 +55,7 @@ impl Action for Count {
                 let ran = ctx.programs.run(ctx.attempt, start, deadline, cancel, ctx.output);
                 Ok(ran.expect("a shell"))
             };
-            if let Some(reason) = ran.expect("a shell").fault() {
+            if let Some(reason) = ran.expect("a shell").failure() {
                 return Err(Failure { kind: FailureKind::Exit, reason });
             }
         }
@@ -148,17 +148,18 @@ struct Chaos {
     dispatcher: Arc<Dispatcher>,
     machine: String,
     fates: VecDeque<Fate>,
-    reports: Vec<Report>,
+    reports: Vec<WorkerReport>,
     answers: Vec<Orders>,
 }
 
 impl Transport for Chaos {
-    fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
+    fn exchange(&mut self, report: &WorkerReport) -> Result<Orders, Unreachable> {
         // Through JSON, as on the wire.
-        let report: Report = serde_json::from_slice(&serde_json::to_vec(report).unwrap()).unwrap();
+        let report: WorkerReport =
+            serde_json::from_slice(&serde_json::to_vec(report).unwrap()).unwrap();
         self.reports.push(report.clone());
         let arrives =
-            |report: &Report| self.dispatcher.exchange(&self.machine, report, Instant::now());
+            |report: &WorkerReport| self.dispatcher.exchange(&self.machine, report, Instant::now());
         let lost = || Err(Unreachable("lost".to_owned()));
         let orders = match self.fates.pop_front().unwrap_or(Fate::Arrives) {
             Fate::Arrives | Fate::Restart => arrives(&report),
@@ -277,7 +278,7 @@ impl Table {
         self.run.act(&self.plan, effect);
     }
 
-    fn say(&self, report: &Report) -> Orders {
+    fn say(&self, report: &WorkerReport) -> Orders {
         self.dispatcher.exchange("n0", report, self.began)
     }
 
@@ -303,8 +304,8 @@ impl Table {
     }
 }
 
-fn report(number: u64) -> Report {
-    Report { memory: "m".to_owned(), life: 1, number, ..Report::default() }
+fn report(number: u64) -> WorkerReport {
+    WorkerReport { memory: "m".to_owned(), life: 1, number, ..WorkerReport::default() }
 }
 
 fn id() -> WorkId {
@@ -329,7 +330,7 @@ fn result_stays_on_the_machine_until_recorded() {
     table.act(START);
     assert_eq!(table.give(1).jobs.len(), 1);
     assert_eq!(table.say(&report(2)).jobs.len(), 1, "it may not have arrived");
-    let ended = |number| Report { results: vec![result()], ..report(number) };
+    let ended = |number| WorkerReport { results: vec![result()], ..report(number) };
     assert!(table.say(&ended(3)).acknowledged.is_empty());
     assert_eq!(table.heard(), [done().event(STEP, 1)]);
     assert!(table.say(&ended(4)).acknowledged.is_empty());
@@ -347,7 +348,7 @@ fn unrecorded_result_is_reported_again_on_ask() {
     let mut table = Table::new();
     table.act(START);
     table.give(1);
-    let ended = |number| Report { results: vec![result()], ..report(number) };
+    let ended = |number| WorkerReport { results: vec![result()], ..report(number) };
     table.say(&ended(2));
     // The journal broke, and the run was read back.
     table.open_again(&[]);
@@ -365,9 +366,9 @@ fn report_before_the_reopened_run_asks_is_not_lost() {
     let mut table = Table::new();
     table.dispatcher.complete();
     table.open_again(&[((STEP, 1), Some("m"))]);
-    let running = Report { running: vec![id()], ..report(1) };
+    let running = WorkerReport { running: vec![id()], ..report(1) };
     assert!(table.say(&running).is_empty(), "it is not ended");
-    let ended = |number| Report { results: vec![result()], ..report(number) };
+    let ended = |number| WorkerReport { results: vec![result()], ..report(number) };
     assert!(table.say(&ended(2)).is_empty(), "no journal has it");
     table.act(ask);
     assert!(table.say(&ended(3)).is_empty());
@@ -391,14 +392,14 @@ fn silent_machine_is_lost_and_its_work_killed_on_return() {
     let mut table = Table::new();
     table.act(START);
     table.give(1);
-    table.say(&Report { running: vec![id()], ..report(2) });
+    table.say(&WorkerReport { running: vec![id()], ..report(2) });
     table.dispatcher.tick(table.began + LOST_AFTER.saturating_sub(Duration::from_secs(1)));
     assert_eq!(table.heard(), []);
     table.dispatcher.tick(table.began + LOST_AFTER + Duration::from_secs(1));
     assert_eq!(table.heard(), [found(AttemptStatus::Gone)]);
-    let orders = table.say(&Report { running: vec![id()], ..report(3) });
+    let orders = table.say(&WorkerReport { running: vec![id()], ..report(3) });
     assert_eq!(orders.kill, [id()]);
-    let orders = table.say(&Report { results: vec![result()], ..report(4) });
+    let orders = table.say(&WorkerReport { results: vec![result()], ..report(4) });
     assert_eq!((orders.acknowledged, table.heard()), (vec![id()], vec![]));
 }
 
@@ -463,7 +464,7 @@ fn work_on_a_silent_machine_never_began() {
 
 #[test]
 fn work_of_an_earlier_controller_is_asked_about() {
-    let asked = |report: Report| {
+    let asked = |report: WorkerReport| {
         let mut table = Table::new();
         table.open_again(&[((STEP, 1), Some("m"))]);
         table.act(Effect::Ask { step: STEP, attempt: 1 });
@@ -471,15 +472,18 @@ fn work_of_an_earlier_controller_is_asked_about() {
         table.heard()
     };
     assert_eq!(asked(report(1)), [found(AttemptStatus::Never)]);
-    assert_eq!(asked(Report { running: vec![id()], ..report(1) }), [found(AttemptStatus::Running)]);
+    assert_eq!(
+        asked(WorkerReport { running: vec![id()], ..report(1) }),
+        [found(AttemptStatus::Running)]
+    );
     let JobOutcome::Ran { end } = done() else { unreachable!() };
     assert_eq!(
-        asked(Report { results: vec![result()], ..report(1) }),
+        asked(WorkerReport { results: vec![result()], ..report(1) }),
         [found(AttemptStatus::Ended(end))]
     );
-    assert_eq!(asked(Report { lost: vec![id()], ..report(1) }), [found(AttemptStatus::Gone)]);
+    assert_eq!(asked(WorkerReport { lost: vec![id()], ..report(1) }), [found(AttemptStatus::Gone)]);
     // A reinstalled machine has no memory of the attempt.
-    let anew = Report { memory: "another".to_owned(), ..report(1) };
+    let anew = WorkerReport { memory: "another".to_owned(), ..report(1) };
     assert_eq!(asked(anew), [found(AttemptStatus::Gone)]);
 }
 
@@ -491,7 +495,7 @@ fn work_without_a_given_record_never_began() {
         table.act(Effect::Ask { step: STEP, attempt: 1 });
         assert_eq!(table.heard(), [found(AttemptStatus::Never)], "no report is needed");
         table.act(START);
-        let comes = Report { memory: memory.to_owned(), ..report(1) };
+        let comes = WorkerReport { memory: memory.to_owned(), ..report(1) };
         assert!(table.say(&comes).jobs.is_empty(), "no journal has it");
         table.keep_given();
         assert_eq!(table.say(&comes).jobs.len(), 1);
@@ -503,7 +507,7 @@ fn work_given_to_a_lost_memory_is_not_given_again() {
     let mut table = Table::new();
     table.act(START);
     assert_eq!(table.give(1).jobs.len(), 1);
-    let anew = Report { memory: "another".to_owned(), ..report(1) };
+    let anew = WorkerReport { memory: "another".to_owned(), ..report(1) };
     assert!(table.say(&anew).jobs.is_empty(), "the other one may have begun it");
     assert_eq!(table.heard(), [found(AttemptStatus::Gone)]);
     // Work that was only offered goes to the new memory.
@@ -537,7 +541,7 @@ fn offer_lost_with_its_journal_is_repeated() {
 fn report_with_too_long_memory_is_ignored() {
     let mut table = Table::new();
     table.act(START);
-    let named = |length| Report { memory: "m".repeat(length), ..report(1) };
+    let named = |length| WorkerReport { memory: "m".repeat(length), ..report(1) };
     table.say(&named(MAX_MEMORY + 1));
     assert_eq!(table.heard(), []);
     table.say(&named(MAX_MEMORY));
@@ -549,11 +553,11 @@ fn machine_with_new_memory_has_lost_its_work() {
     let mut table = Table::new();
     table.act(START);
     table.give(1);
-    table.say(&Report { running: vec![id()], ..report(2) });
-    table.say(&Report { memory: "another".to_owned(), ..report(1) });
+    table.say(&WorkerReport { running: vec![id()], ..report(2) });
+    table.say(&WorkerReport { memory: "another".to_owned(), ..report(1) });
     assert_eq!(table.heard(), [found(AttemptStatus::Gone)]);
     // Reports of the old memory are ignored.
-    assert!(table.say(&Report { running: vec![id()], ..report(3) }).is_empty());
+    assert!(table.say(&WorkerReport { running: vec![id()], ..report(3) }).is_empty());
 }
 
 #[test]
@@ -567,16 +571,16 @@ fn stopped_work_is_not_handed_out() {
     let mut table = Table::new();
     table.act(START);
     table.give(1);
-    table.say(&Report { running: vec![id()], ..report(2) });
+    table.say(&WorkerReport { running: vec![id()], ..report(2) });
     table.act(Effect::Kill { step: STEP, attempt: 1 });
-    assert_eq!(table.say(&Report { running: vec![id()], ..report(3) }).kill, [id()]);
+    assert_eq!(table.say(&WorkerReport { running: vec![id()], ..report(3) }).kill, [id()]);
 }
 
 #[test]
 fn work_of_unknown_runs_is_dropped_once_complete() {
     let table = Table::new();
     let foreign = WorkId("other/1/1".to_owned());
-    let holds = |number| Report {
+    let holds = |number| WorkerReport {
         running: vec![WorkId("other/2/1".to_owned())],
         results: vec![WorkResult { id: foreign.clone(), outcome: done(), output: None }],
         ..report(number)
@@ -591,7 +595,7 @@ fn work_of_unknown_runs_is_dropped_once_complete() {
 fn work_of_a_run_elsewhere_is_kept_until_disowned() {
     let table = Table::new();
     let foreign = WorkId("other/1/1".to_owned());
-    let holds = |number| Report {
+    let holds = |number| WorkerReport {
         running: vec![WorkId("another/2/1".to_owned())],
         results: vec![WorkResult { id: foreign.clone(), outcome: done(), output: None }],
         ..report(number)
@@ -649,7 +653,7 @@ fn large_output_loses_its_middle() {
 struct Lines(BufReader<TcpStream>);
 
 impl Transport for Lines {
-    fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
+    fn exchange(&mut self, report: &WorkerReport) -> Result<Orders, Unreachable> {
         let mut talk = || {
             let mut line = serde_json::to_string(report)?;
             line.push('\n');

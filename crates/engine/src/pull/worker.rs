@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CompressedOutput, HEARTBEAT, MAX_MESSAGE, Orders, Report, WHILE_BUSY, WorkId, WorkResult,
+    CompressedOutput, HEARTBEAT, MAX_MESSAGE, Orders, WHILE_BUSY, WorkId, WorkResult, WorkerReport,
 };
 use crate::action::{Cancel, Catalog, Secrets};
 use crate::execute::{
-    AttemptPrograms, BaseDirectory, Durable, Job, JobKind, JobOutcome, Ledger, LedgerEntry,
-    MAX_THREADS, Outputs, ProgramDirectory, Site, WorkerPool, file_name,
+    AttemptPrograms, BaseDirectory, Durable, ExecutionSite, Job, JobKind, JobOutcome, Ledger,
+    LedgerEntry, MAX_THREADS, Outputs, ProgramDirectory, WorkerPool, file_name,
 };
 use crate::plan::StepId;
 use crate::program::Programs as _;
@@ -38,7 +38,7 @@ const MAX_PLAIN: usize = MAX_REASON + MAX_RECEIPT + 1024;
 pub trait Transport {
     /// Sends a report to the controller and returns its orders. The answer may take as long as a
     /// heartbeat if there are no orders.
-    fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable>;
+    fn exchange(&mut self, report: &WorkerReport) -> Result<Orders, Unreachable>;
 }
 
 /// The exchange failed. The report may or may not have arrived.
@@ -145,7 +145,7 @@ impl Worker {
             let job = fs_err::read(job_path(&setup, &id)).ok();
             let ended = match job.and_then(|bytes| serde_json::from_slice::<Job>(&bytes).ok()) {
                 Some(job) => {
-                    let go_on = |site: &Site| site.go_on(&job, &cancel, &programs, || {});
+                    let go_on = |site: &ExecutionSite| site.go_on(&job, &cancel, &programs, || {});
                     with_output(&setup, &job, go_on)
                 }
                 None => programs.end(&id.0).err().map(|survivors| FinishedWork {
@@ -191,6 +191,11 @@ impl Worker {
         }
     }
 
+    /// Whoever sends to it lets the worker report without delay.
+    pub(crate) fn waker(&self) -> Sender<()> {
+        self.wake.clone()
+    }
+
     /// Whether any work runs.
     pub fn is_busy(&self) -> bool {
         !self.state.lock().running.is_empty()
@@ -217,7 +222,7 @@ impl Worker {
         Ok(is_idle)
     }
 
-    pub(super) fn report(&mut self) -> Report {
+    pub(super) fn report(&mut self) -> WorkerReport {
         self.number += 1;
         let state = self.state.lock();
         let ended = |(id, known): (&str, &LedgerEntry<FinishedWork>)| match known {
@@ -244,7 +249,7 @@ impl Worker {
         let wait = if state.running.is_empty() { HEARTBEAT } else { Duration::ZERO };
         let mut running: Vec<WorkId> = state.running.keys().cloned().chain(unsaid).collect();
         running.sort();
-        Report {
+        WorkerReport {
             memory: self.memory.name.clone(),
             life: self.memory.life,
             number: self.number,
@@ -318,7 +323,7 @@ impl Worker {
         let wake = self.wake.clone();
         let programs = AttemptPrograms::new(&self.kept).within(&job.step);
         self.workers.send(move || {
-            let carry_out = |site: &Site| {
+            let carry_out = |site: &ExecutionSite| {
                 Some(site.carry_out(&job, &cancel, &programs)).filter(|outcome| !outcome.is_lost())
             };
             let ended = with_output(&setup, &job, carry_out);
@@ -380,12 +385,12 @@ fn keep(setup: &WorkerSetup, id: &WorkId, job: &Job) -> io::Result<()> {
 fn with_output(
     setup: &WorkerSetup,
     job: &Job,
-    carry_out: impl FnOnce(&Site) -> Option<JobOutcome>,
+    carry_out: impl FnOnce(&ExecutionSite) -> Option<JobOutcome>,
 ) -> Option<FinishedWork> {
     let name = WorkId::of(job).0.replace('/', "-");
     let dir = setup.dir.join("output").join(name);
     let outputs = Outputs::in_dir(&dir);
-    let site = Site {
+    let site = ExecutionSite {
         catalog: setup.catalog.clone(),
         secrets: Arc::clone(&setup.secrets),
         outputs: outputs.clone(),

@@ -134,6 +134,19 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    /// The step that is acted on, with the attempt.
+    pub const fn target(self) -> (StepId, u32) {
+        match self {
+            Self::Check { step, attempt }
+            | Self::Start { step, attempt }
+            | Self::Verify { step, attempt }
+            | Self::Ask { step, attempt }
+            | Self::Kill { step, attempt } => (step, attempt),
+        }
+    }
+}
+
 /// Records, which must be made durable first, and then effects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {

@@ -85,10 +85,11 @@ fn invalid_inputs_are_reported_before_a_run() {
             assert!(!plugin.validate(&input).is_empty(), "{name}: {input}");
         }
     }
-    let faults = opened(&example("motd"), &private()).validate(&json!({"path": "x", "mode": "1"}));
+    let diagnostics =
+        opened(&example("motd"), &private()).validate(&json!({"path": "x", "mode": "1"}));
     assert_eq!(
-        (faults[0].at.as_str(), faults[0].message.as_str()),
-        ("mode", "there is no such field")
+        (diagnostics[0].at.as_str(), diagnostics[0].message.as_str()),
+        ("mode", "unknown field")
     );
 }
 
@@ -100,7 +101,7 @@ fn examples_follow_all_rules() {
         let directory = tempfile::tempdir().unwrap();
         let report = check(&example(name), &isolation, &Catalog::default(), directory.path(), None);
         let rules: Vec<_> =
-            report.findings.iter().map(|found| (found.rule, found.verdict)).collect();
+            report.results.iter().map(|found| (found.rule, found.verdict)).collect();
         let wanted = [
             "file",
             "describe",

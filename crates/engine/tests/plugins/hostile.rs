@@ -281,7 +281,7 @@ fn unknown_or_too_many_secrets_are_refused() {
     let many: serde_json::Map<String, Value> =
         (0..8).map(|n| (n.to_string(), json!("site/db"))).collect();
     let inputs = [
-        (json!({"secrets": {"a": "site/none"}}), "there is no secret `site/none`"),
+        (json!({"secrets": {"a": "site/none"}}), "secret `site/none` not found"),
         (json!({"secrets": {"a": 7}}), "must be a reference"),
         (json!({"secrets": []}), "must be an object"),
         (json!({"secrets": many}), "8 secrets are named; at most 7 are available"),

@@ -62,7 +62,7 @@ impl Secrets for OneSecret {
             "site/db" => Ok(SECRET.to_owned()),
             other => Err(Failure {
                 kind: FailureKind::Internal,
-                reason: format!("there is no secret `{other}`"),
+                reason: format!("secret `{other}` not found"),
             }),
         }
     }

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use hoist_diagnostic::Diagnostic;
 use hoist_engine::action::{Action, ApplyOutcome, Catalog, Ctx, Description, Failure, Verdict};
 use hoist_engine::drive::Executor as _;
-use hoist_engine::execute::{BaseDirectory, LocalExecutor, NoSecrets, Outputs, Site, private_dir};
+use hoist_engine::execute::{
+    BaseDirectory, ExecutionSite, LocalExecutor, NoSecrets, Outputs, private_dir,
+};
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Step, StepId, Vertex};
 use hoist_engine::program::{ExitCause, ProgramStart};
 use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::{AttemptStatus, Effect, Event};
-use hoist_testkit::eventually;
+use hoist_testkit::{eventually, eventually_within};
 use serde_json::{Value, json};
 
 pub(super) const STEP: StepId = StepId(0);
@@ -73,7 +75,7 @@ impl Action for Sh {
         let failure = |kind, reason| Err(Failure { kind, reason });
         match ran {
             Err(error) => failure(FailureKind::Lost, error.to_string()),
-            Ok(ran) => match (ran.cause, ran.fault()) {
+            Ok(ran) => match (ran.cause, ran.failure()) {
                 (_, None) => Ok(ApplyOutcome { changed: true, receipt: Value::Null }),
                 (ExitCause::TimedOut, Some(reason)) => failure(FailureKind::Timeout, reason),
                 (_, Some(reason)) => failure(FailureKind::Exit, reason),
@@ -121,7 +123,7 @@ impl Site1 {
         fs_err::create_dir_all(dir).expect("a directory");
         let mut catalog = Catalog::default();
         catalog.add(Arc::new(Sh));
-        let site = Site {
+        let site = ExecutionSite {
             catalog,
             secrets: Arc::new(NoSecrets),
             outputs: Outputs::in_dir(dir.join("output")),
@@ -219,10 +221,8 @@ fn controller_of_another_test() {
     let mut site = Site1::at(&dir);
     site.executor.act(&plan(Step { call: call(input), ..Step::default() }), START);
     // Longer than any test takes.
-    let until = Instant::now() + Duration::from_mins(5);
-    while Instant::now() < until && !dir.join("second").exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let long = Duration::from_mins(5);
+    eventually_within(long, "test asks for a second attempt", || dir.join("second").exists());
     site.executor.act(&runs("touch begun"), Effect::Start { step: STEP, attempt: 2 });
     std::thread::sleep(Duration::from_mins(5));
 }

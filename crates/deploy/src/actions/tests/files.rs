@@ -196,7 +196,7 @@ fn directory_is_not_replaced_by_a_file() {
 fn unknown_owners_are_named() {
     let node = Node::new();
     let input = json!({"path": "a", "text": "", "owner": "nobody-here"});
-    assert_eq!(node.reason("file", input), "there is no user `nobody-here` here");
+    assert_eq!(node.reason("file", input), "user `nobody-here` not found");
 }
 
 #[test]
@@ -214,9 +214,7 @@ fn copy_is_identical_and_can_be_undone() {
     assert!(does_not(node.verify("copy", input.clone())).ends_with("has another content"));
     node.undo("copy", input, &done.receipt).unwrap();
     assert!(!node.path("bin").exists());
-    assert!(
-        node.reason("copy", json!({"from": "gone", "to": "to"})).starts_with("there is no file")
-    );
+    assert!(node.reason("copy", json!({"from": "gone", "to": "to"})).starts_with("file `"));
 }
 
 fn tree(node: &Node, below: &str) -> Vec<String> {
@@ -347,10 +345,7 @@ fn missing_directory_is_created_and_removed_by_undo() {
     assert_eq!(tree(&node, "c"), ["d/", "d/x=1"]);
     node.undo("sync", input, &done.receipt).unwrap();
     assert!(!node.path("c").exists());
-    assert!(
-        node.reason("sync", json!({"from": "nowhere", "to": "c"}))
-            .starts_with("there is no directory")
-    );
+    assert!(node.reason("sync", json!({"from": "nowhere", "to": "c"})).starts_with("directory `"));
 }
 
 #[test]
@@ -461,7 +456,7 @@ fn fifo_is_neither_opened_nor_replaced() {
         node.apply("sync", json!({"from": "src", "to": "dst"})).unwrap();
         assert_eq!(node.text("dst/two"), "2", "what is only beside is no matter");
         let reason = node.reason("copy", json!({"from": "pipe", "to": "new"}));
-        assert!(reason.starts_with("there is no file"), "{reason}");
+        assert!(reason.starts_with("file `"), "{reason}");
         let reason = node.reason("script", json!({"path": "pipe"}));
         assert!(reason.ends_with("is no plain file"), "{reason}");
         let tls = json!({"url": "https://127.0.0.1:1/", "ca": "pipe"});
@@ -561,7 +556,7 @@ fn preview_of_a_list_covers_each_part() {
     assert_eq!(predict(&[&shell]), Prediction::CannotPredict);
     assert_eq!(predict(&[&file("a", "1\n"), &shell]), Prediction::CannotPredict);
     assert_eq!(predict(&[&file("a", "1\n")]), Prediction::NoChange);
-    let diff = "--- a\n+++ a\n@@ -1,1 +1,1 @@\n-1\n+2\nreload: cannot be told\n";
+    let diff = "--- a\n+++ a\n@@ -1,1 +1,1 @@\n-1\n+2\nreload: cannot be predicted\n";
     assert_eq!(predict(&[&file("a", "2\n"), &shell]), Prediction::Diff(diff.to_owned()));
 }
 

@@ -109,22 +109,22 @@ fn faults_inside_a_list_are_reported_with_their_place() {
         {"action": "steps", "input": {}},
     ]});
     assert_eq!(
-        faults("steps", &list),
+        diagnostics("steps", &list),
         [
-            "steps[0].action: there is no action `fil`; did you mean `file`?",
+            "steps[0].action: action `fil` not found; did you mean `file`?",
             "steps[1].input.command: it is missing",
-            "steps[1].input.comand: there is no such field; did you mean `command`?",
-            "steps[1].nam: there is no such field; did you mean `name`?",
-            "steps[2].action: there is no action `steps`",
+            "steps[1].input.comand: unknown field; did you mean `command`?",
+            "steps[1].nam: unknown field; did you mean `name`?",
+            "steps[2].action: action `steps` not found",
         ]
     );
     let none = json!({"steps": []});
-    assert_eq!(faults("steps", &none), ["steps: there are 0; 1 to 100 are wanted"]);
+    assert_eq!(diagnostics("steps", &none), ["steps: there are 0; 1 to 100 are wanted"]);
     let one = json!({"action": "none"});
     let many = |count: usize| json!({ "steps": vec![one.clone(); count] });
-    assert_eq!(faults("steps", &many(steps::MAX_STEPS)), [""; 0]);
+    assert_eq!(diagnostics("steps", &many(steps::MAX_STEPS)), [""; 0]);
     assert_eq!(
-        faults("steps", &many(steps::MAX_STEPS + 1)),
+        diagnostics("steps", &many(steps::MAX_STEPS + 1)),
         ["steps: there are 101; 1 to 100 are wanted"]
     );
 }
