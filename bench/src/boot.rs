@@ -25,6 +25,8 @@ const THROUGHPUT: Limit = Limit::AtLeast(0.95);
 const P99: Limit = Limit::AtMost(5.0);
 /// Of the throughput at saturation.
 const LOAD: f64 = 0.8;
+/// Nodes that boot a BSS record.
+const BSS_SITE: u32 = 20_000;
 /// In medians: a request that meets it is late.
 const STOP: u32 = 5;
 /// Enough to saturate either server from one thread.
@@ -34,16 +36,16 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let dir = tempfile::tempdir()?;
     let site = dir.path().join("site");
     inside::ask(&["site", &SITE.to_string(), inside::path(&site)?, "embedded"])?;
-    let paths = write_scripts(dir.path())?;
+    let paths = write_scripts(dir.path(), SITE)?;
     let mut rows = Vec::new();
-    let kept = ("connections kept alive", Connections::KeptAlive);
+    let kept = ("keep-alive", Connections::KeptAlive);
     let single = ("one connection per request", Connections::OnePerRequest);
     let split = Cores::split()?;
     let shared = Cores::shared()?;
-    let halves = Pair::start(&split, &site)?;
+    let halves = Pair::start(&split, &site, SITE)?;
     let mut saturated = Vec::new();
     for (what, connections) in [kept, single] {
-        let what = format!("{what}, server and client on a half of the cores each");
+        let what = format!("scripts/s, {what}, server and client on half of the cores each");
         let (row, rates) = halves.throughput(&paths, connections, &what)?;
         rows.push(row);
         saturated.push(rates);
@@ -51,12 +53,23 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     rows.extend(halves.latency(&paths, saturated[0])?);
     rows.extend(halves.closed(&paths, saturated[0])?);
     drop(halves);
-    let all = Pair::start(&shared, &site)?;
+    let all = Pair::start(&shared, &site, SITE)?;
     for (what, connections) in [kept, single] {
-        let what = format!("{what}, all on the same cores");
+        let what = format!("scripts/s, {what}, both on all cores");
         rows.push(all.throughput(&paths, connections, &what)?.0);
     }
     Ok(rows)
+}
+
+/// Scripts of the BSS record `Default`.
+pub(crate) fn bss() -> Result<Row> {
+    let dir = tempfile::tempdir()?;
+    let site = dir.path().join("site");
+    inside::ask(&["bss", &BSS_SITE.to_string(), inside::path(&site)?, "embedded"])?;
+    let paths = write_scripts(dir.path(), BSS_SITE)?;
+    let split = Cores::split()?;
+    let what = "scripts/s of a BSS record, keep-alive, server and client on half of the cores each";
+    Ok(Pair::start(&split, &site, BSS_SITE)?.throughput(&paths, Connections::KeptAlive, what)?.0)
 }
 
 /// A controller and an nginx on the same cores, which take turns.
@@ -69,9 +82,9 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn start(cores: &'a Cores, site: &Path) -> Result<Self> {
+    fn start(cores: &'a Cores, site: &Path, count: u32) -> Result<Self> {
         let ours = inside::ControllerProcess::start_on(site, "embedded", Some(&cores.server))?;
-        let size = check(&ours.address)?;
+        let size = check(&ours.address, count)?;
         let theirs = Nginx::start(cores, size, None)?;
         std::thread::sleep(SETTLE);
         Ok(Self { cores, ours, theirs, size })
@@ -99,7 +112,7 @@ impl<'a> Pair<'a> {
         let ours = median(ours);
         let theirs = median(theirs);
         let row = Row {
-            what: format!("scripts per second, {what}, beside nginx"),
+            what: format!("{what} / nginx `return 200`"),
             measured: median(ratios),
             unit: "x",
             limit: Some(THROUGHPUT),
@@ -129,10 +142,8 @@ impl<'a> Pair<'a> {
             rounds.1.push(round.1);
         }
         let at = |rate: u32| format!("at {rate}/s");
-        let load = format!("at {:.0} % of saturation, requests sent when due", LOAD * 100.0);
-        let what = format!("nginx's constant, {load}");
-        let theirs = latency_row(&what, None, &at(rates[1]), rounds.1);
-        let what = format!("a script, {load}");
+        let what = format!("p99 / median at {:.0} % of saturation, open loop", LOAD * 100.0);
+        let theirs = latency_row("the same of nginx", None, &at(rates[1]), rounds.1);
         // Shown beside it, because a machine that takes the cores away for milliseconds affects
         // every process on them.
         Ok([latency_row(&what, Some(P99), &at(rates[0]), rounds.0), theirs, stops_row(&stops)])
@@ -165,14 +176,13 @@ impl<'a> Pair<'a> {
         let [at, at_theirs] = rates.map(median);
         let row = |what: &str, limit, n: usize, at: f64, rounds| {
             let load = at / saturated[n] * 100.0;
-            let what = format!("{what}, requests sent when the one before is answered");
             let how =
                 format!("over {} connections at {at:.0}/s, {load:.0} % of saturation", counts[n]);
-            latency_row(&what, limit, &how, rounds)
+            latency_row(what, limit, &how, rounds)
         };
         Ok([
-            row("a script", Some(P99), 0, at, ours),
-            row("nginx's constant", None, 1, at_theirs, theirs),
+            row("p99 / median, closed loop", Some(P99), 0, at, ours),
+            row("the same of nginx", None, 1, at_theirs, theirs),
         ])
     }
 }
@@ -188,7 +198,7 @@ fn stops_row(seen: &[Stops]) -> Row {
     let stopped: Duration = seen.iter().map(|round| round.stopped).sum();
     let longest = seen.iter().map(|round| round.longest).max().unwrap_or_default();
     Row {
-        what: format!("time in stops of {STOP} medians or more, of a thread that reads the clock"),
+        what: format!("pauses of the machine of {STOP} medians or more in that time"),
         measured: stopped.as_secs_f64() / watched.as_secs_f64() * 100.0,
         unit: " %",
         limit: None,
@@ -207,7 +217,7 @@ fn latency_row(what: &str, limit: Option<Limit>, how: &str, mut rounds: Vec<Late
     let usual = rounds[rounds.len() / 2];
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     Row {
-        what: format!("p99 beside the median of {what}"),
+        what: what.to_owned(),
         measured: ratio(&usual),
         unit: "x",
         limit,
@@ -222,20 +232,20 @@ fn latency_row(what: &str, limit: Option<Limit>, how: &str, mut rounds: Vec<Late
 }
 
 /// The paths of scripts of random nodes.
-pub(crate) fn write_scripts(dir: &Path) -> Result<PathBuf> {
+pub(crate) fn write_scripts(dir: &Path, count: u32) -> Result<PathBuf> {
     let mut random = Shuffle::new();
-    let mut path = || format!("/boot/v1/bootscript?mac={}\n", sample::mac(random.below(SITE), 0));
+    let mut path = || format!("/boot/v1/bootscript?mac={}\n", sample::mac(random.below(count), 0));
     let file = dir.join("scripts");
-    fs_err::write(&file, (0..SITE).map(|_| path()).collect::<String>())?;
+    fs_err::write(&file, (0..count).map(|_| path()).collect::<String>())?;
     Ok(file)
 }
 
 /// Checks that scripts are correct, each for its node; returns the size of the usual one.
-fn check(address: &str) -> Result<usize> {
+fn check(address: &str, count: u32) -> Result<usize> {
     let mut random = Shuffle::new();
     let mut size = 0;
     for _ in 0..100 {
-        let n = random.below(SITE);
+        let n = random.below(count);
         let mac = sample::mac(n, 0);
         let script = fetch(address, &format!("/boot/v1/bootscript?mac={mac}"))?;
         let bootif = format!("BOOTIF=01-{}", mac.to_string().replace(':', "-"));

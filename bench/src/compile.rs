@@ -10,7 +10,7 @@ use hoist_deploy::diagnostic::SourceDiagnostic;
 use hoist_deploy::layer::{Layer, merge};
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
-use hoist_deploy::target::{Node, Site};
+use hoist_deploy::target::{TargetNode, TargetSite};
 use hoist_engine::plan::{Plan, StepId};
 use hoist_model::node::Lifecycle;
 use hoist_model::{NodeId, NodeSpec};
@@ -52,21 +52,21 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     };
     Ok(vec![
         row(
-            "Fuel's tasks for 1,000 nodes read and compiled, beside their adjacency list",
+            "Fuel's tasks for 1,000 nodes compiled / building the adjacency list",
             ratio(ours, bare),
             " x",
             MAX_TIMES,
             format!("{ours:.1?}, {bare:.1?} for {EDGES} edges"),
         ),
         row(
-            "edges of that plan, with its joins",
+            "edges of that plan, with joins",
             multiple(joined as u64, 1),
             "",
             f64::from(MAX_JOIN_EDGES),
             format!("{count} vertices besides joins"),
         ),
         row(
-            "peak memory of a process that does it",
+            "peak memory of compiling it",
             multiple(peak, 1024 * 1024),
             " MiB",
             MAX_MIB,
@@ -121,19 +121,19 @@ fn task_file() -> Result<(String, Value)> {
     Ok((text, settings))
 }
 
-fn site() -> Result<Site> {
+fn site() -> Result<TargetSite> {
     let roles = LAYOUT.iter().flat_map(|(role, count)| std::iter::repeat_n(*role, *count));
     let node = |(at, role): (usize, &str)| {
         let spec: NodeSpec = serde_json::from_value(json!({"nid": at + 1, "role": role}))?;
         let id = NodeId::mint(0, at as u128);
         let name = format!("node{at}").parse()?;
-        Ok(Node { id, name, spec, lifecycle: Lifecycle::Declared, system: String::new() })
+        Ok(TargetNode { id, name, spec, lifecycle: Lifecycle::Declared, system: String::new() })
     };
     let nodes = roles.enumerate().map(node).collect::<Result<_>>()?;
-    Ok(Site { nodes, ..Site::default() })
+    Ok(TargetSite { nodes, ..TargetSite::default() })
 }
 
-fn compile(text: &str, settings: &Value, site: &Site) -> Result<CompiledPlan> {
+fn compile(text: &str, settings: &Value, site: &TargetSite) -> Result<CompiledPlan> {
     let mut sources = Sources::default();
     let (file, mut found) = parse(&mut sources, "fuel.yaml", text.as_bytes());
     let (book, more) = merge(vec![(Layer::Product, file)]);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use hoist_engine::drive::{Executor, Halt, Journal, begin, drive};
-use hoist_engine::execute::{BaseDirectory, LocalExecutor, NoSecrets, Outputs, Site};
+use hoist_engine::execute::{BaseDirectory, ExecutionSite, LocalExecutor, NoSecrets, Outputs};
 use hoist_engine::file_journal::FileJournal;
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::{Call, ConcurrencyLimit, Draft, Holder, Kind, Repeat, Rule, Step, Vertex};
@@ -27,8 +27,9 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let mut rows = no_ops()?;
     rows.extend(layered());
     rows.push(kept()?);
-    rows.push(processes(Repeat::Safe, "that may be repeated")?);
-    rows.push(processes(Repeat::Never, "whose end must be known after a crash")?);
+    let repeatable = "journaled tasks that run `/bin/true`, repeatable / starting it serially";
+    rows.push(processes(Repeat::Safe, repeatable)?);
+    rows.push(processes(Repeat::Never, "the same, not repeatable")?);
     rows.extend(python()?);
     Ok(rows)
 }
@@ -36,11 +37,11 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
 /// In memory, beside steno's store in memory.
 fn no_ops() -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for width in [1_000, 10_000] {
+    for (width, what) in [(1_000, "1,000 unordered no-ops in memory"), (10_000, "10,000 of them")] {
         let ours = best(|| run_in_memory(&layers(1, width)));
         let theirs = steno(1, width, 3)?;
         rows.push(Row {
-            what: format!("{width} no-ops side by side in memory, beside steno"),
+            what: format!("{what} / steno"),
             measured: ratio(theirs, ours),
             unit: " x",
             limit: Some(Limit::AtLeast(20.0)),
@@ -50,7 +51,7 @@ fn no_ops() -> Result<Vec<Row>> {
     let ours = best(|| run_in_memory(&layers(1_000, 1)));
     let theirs = steno(1_000, 1, 3)?;
     rows.push(Row {
-        what: "1000 no-ops in a line, beside steno".to_owned(),
+        what: "1,000 in a line / steno".to_owned(),
         measured: ratio(theirs, ours),
         unit: " x",
         limit: None,
@@ -63,11 +64,15 @@ fn no_ops() -> Result<Vec<Row>> {
 /// others take five times as long for each layer more.
 fn layered() -> Vec<Row> {
     let mut rows = Vec::new();
-    for (layers_, width) in [(100, 10), (1_000, 2)] {
+    let cases = [
+        (100, 10, "200 fully connected layers of 10 / 100 layers"),
+        (1_000, 2, "2,000 layers of 2 / 1,000 layers"),
+    ];
+    for (layers_, width, what) in cases {
         let half = best(|| run_in_memory(&layers(layers_, width)));
         let whole = best(|| run_in_memory(&layers(layers_ * 2, width)));
         rows.push(Row {
-            what: format!("{} layers of {width} beside {layers_}", layers_ * 2),
+            what: what.to_owned(),
             measured: ratio(whole, half),
             unit: " x",
             limit: Some(Limit::AtMost(2.5)),
@@ -89,8 +94,7 @@ fn kept() -> Result<Row> {
     let JournalCost { ratio, ours, theirs, lots, records } = keep(&plan, dir.path())?;
     let records = usize::try_from(records)?;
     Ok(Row {
-        what: "transitions that are kept in a file, beside appending and syncing the same"
-            .to_owned(),
+        what: "transitions journaled in a file / appending and syncing the same batches".to_owned(),
         measured: ratio,
         unit: " x",
         limit: Some(Limit::AtLeast(0.5)),
@@ -159,7 +163,7 @@ fn raw(path: &Path, bytes: &[u8], lots: &[u64]) -> Result<Duration> {
 /// that program and waits for it, one after the other: the promised rate refers to that one. The
 /// rates with all cores, and with as many processes as there are concurrent tasks, are shown too.
 /// The concurrency is the default of a run on eight nodes.
-fn processes(repeat: Repeat, which: &str) -> Result<Row> {
+fn processes(repeat: Repeat, what: &str) -> Result<Row> {
     const COUNT: usize = 2_048;
     const AT_ONCE: usize = 8 * 4;
     let cores = std::thread::available_parallelism()?.get();
@@ -174,9 +178,7 @@ fn processes(repeat: Repeat, which: &str) -> Result<Row> {
     turns.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (measured, ours, in_turn, at_once) = turns[turns.len() / 2];
     Ok(Row {
-        what: format!(
-            "tasks `shell: /bin/true` {which}, beside starting `/bin/true` and waiting for it"
-        ),
+        what: what.to_owned(),
         measured,
         unit: " x",
         limit: Some(Limit::AtLeast(0.8)),
@@ -214,7 +216,7 @@ fn run_programs(plan: &Arc<Plan>) {
     let dir = tempfile::tempdir().expect("a place for a run");
     let mut journal = FileJournal::create(&dir.path().join("records")).expect("a journal");
     let (send, events) = channel();
-    let site = Site {
+    let site = ExecutionSite {
         catalog: hoist_deploy::actions::catalog(),
         secrets: Arc::new(NoSecrets),
         outputs: Outputs::in_dir(dir.path().join("output")),
@@ -250,7 +252,9 @@ fn python() -> Result<Vec<Row>> {
     let ours = best(|| run_in_memory(&layers(1, COUNT)));
     let in_a_line = best(|| run_in_memory(&layers(COUNT, 1)));
     let mut rows = Vec::new();
-    for (shape, ours) in [("unordered", ours), ("linear", in_a_line)] {
+    let shapes =
+        [("unordered", "1,000 unordered no-ops", ours), ("linear", "1,000 in a line", in_a_line)];
+    for (shape, what, ours) in shapes {
         let out = Command::new(venv.join("python"))
             .arg("bench/peers/python/taskflow_noops.py")
             .arg(shape)
@@ -258,7 +262,7 @@ fn python() -> Result<Vec<Row>> {
         ensure!(out.status.success(), "TaskFlow: {}", String::from_utf8_lossy(&out.stderr));
         let theirs = Duration::from_secs_f64(String::from_utf8(out.stdout)?.trim().parse()?);
         rows.push(Row {
-            what: format!("1000 no-ops, {shape}, beside TaskFlow's serial engine"),
+            what: format!("{what} / TaskFlow's serial engine"),
             measured: ratio(theirs, ours),
             unit: " x",
             limit: Some(Limit::AtLeast(20.0)),
@@ -267,7 +271,7 @@ fn python() -> Result<Vec<Row>> {
     }
     let theirs = ansible(&venv, COUNT)?.saturating_sub(ansible(&venv, 0)?);
     rows.push(Row {
-        what: "1000 no-ops in a line, beside ansible-core's `debug`".to_owned(),
+        what: "1,000 in a line / ansible-core's `debug`".to_owned(),
         measured: ratio(theirs, in_a_line),
         unit: " x",
         limit: Some(Limit::AtLeast(100.0)),
@@ -313,7 +317,7 @@ fn steno(layers: usize, width: usize, turns: usize) -> Result<Duration> {
 }
 
 /// Where `setup bench` puts them.
-fn peers() -> PathBuf {
+pub(crate) fn peers() -> PathBuf {
     Path::new("target").join("peers")
 }
 
@@ -381,7 +385,7 @@ fn layers_in_limit(count: usize, width: usize, places: u32) -> Plan {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
-fn rate(count: usize, took: Duration) -> String {
+pub(crate) fn rate(count: usize, took: Duration) -> String {
     format!("{:.0}/s", count as f64 / took.as_secs_f64())
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let ours = Delays::of(all.iter().map(|event| event.came - event.at).collect());
     let bare = Delays::of(bare(&all)?);
     Ok(vec![Row {
-        what: "from an event to who looks on, the slowest of a hundred".to_owned(),
+        what: "event to the slowest of 100 watchers, at 1,520 events/s".to_owned(),
         measured: ours.p99,
         unit: " ms",
         limit: Some(Limit::AtMost(MAX_MS)),

@@ -22,7 +22,7 @@ use crate::{compile, cores, images, instructions, knock, resident, sample, storm
 const SELF: &str = "self";
 
 /// `roster N`, `compile`, `records N FILE`, `opened N`, `fill N DIR`, `site N DIR STORE`,
-/// `controller DIR STORE`, `importer DIR SOURCE`, `image FORM DIR DEVICE`, and the clients of
+/// `bss N DIR STORE`, `controller DIR STORE`, `importer DIR SOURCE`, `image FORM DIR DEVICE`, and the clients of
 /// [`knock`].
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -36,7 +36,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         }
         ["records", count, file] => records(count.parse()?, Path::new(file)),
         ["fill", count, dir] => fill(count.parse()?, Path::new(dir)),
-        ["site", count, dir, store] => site(count.parse()?, Path::new(dir), store),
+        ["site", count, dir, store] => {
+            let others = sample::boot_configs().into_iter().chain(sample::layers());
+            site(count.parse()?, Path::new(dir), store, others.collect())
+        }
+        ["bss", count, dir, store] => {
+            site(count.parse()?, Path::new(dir), store, sample::bss_records())
+        }
         ["controller", dir, store] => controller(Path::new(dir), store, None),
         ["importer", dir, source] => {
             let source = SourceConfig::new(source.parse()?);
@@ -46,7 +52,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             controller(Path::new(dir), "embedded", Some(SourceConfig { every, ..source }))
         }
         ["fetch", address, paths @ ..] => storm::fetch(address, paths),
-        ["scripts", count] => instructions::run(count.parse()?),
+        ["scripts", count] => instructions::run(count.parse()?, sample::boot_configs()),
+        ["bss-scripts", count] => instructions::run(count.parse()?, sample::bss_records()),
         ["knock", address, rate, paths] => knock::run(address, rate.parse()?, Path::new(paths)),
         ["closed", address, connections, paths] => {
             knock::run_closed(address, connections.parse()?, Path::new(paths))
@@ -184,12 +191,11 @@ fn fill(count: u32, dir: &Path) -> Result<()> {
 }
 
 /// The data directory and store of a site whose nodes boot something.
-fn site(count: u32, dir: &Path, store: &str) -> Result<()> {
+fn site(count: u32, dir: &Path, store: &str, others: Vec<Resource>) -> Result<()> {
     let _made = DataDir::open(dir)?;
     tokio::runtime::Runtime::new()?.block_on(async {
         let store = hoist_store::url::open(store, dir).await?;
-        let others = sample::boot_configs().into_iter().chain(sample::layers());
-        sample::fill(store.as_ref(), count, others.collect()).await
+        sample::fill(store.as_ref(), count, others).await
     })?;
     tell(u64::from(count))
 }

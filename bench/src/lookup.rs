@@ -27,9 +27,19 @@ pub(crate) fn measure() -> Vec<Row> {
         (0..LOOKUPS).map(|_| sample::mac(random.below(SITE), nic(random.below(2)))).collect();
     let changed = with_overlay(&roster);
     vec![
-        row("finding the node", &macs, &roster, &map, |node| std::ptr::from_ref(node) as u64),
-        row("finding it and reading a field", &macs, &roster, &map, |node| node.revision),
-        row("the same with 1,000 nodes changed", &macs, &changed, &map, |node| node.revision),
+        row(
+            "lookup by MAC at 100,000 nodes / `std::collections::HashMap`",
+            &macs,
+            &roster,
+            &map,
+            |node| std::ptr::from_ref(node) as u64,
+        ),
+        row("the same, reading a field of the node too", &macs, &roster, &map, |node| {
+            node.revision
+        }),
+        row("the same, with 1,000 changes in the overlay", &macs, &changed, &map, |node| {
+            node.revision
+        }),
     ]
 }
 

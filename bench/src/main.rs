@@ -23,6 +23,7 @@ mod nginx;
 mod resident;
 mod sample;
 mod seeds;
+mod ssh;
 mod stopwatch;
 mod storm;
 mod sync;
@@ -42,7 +43,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 17] = [
+const SUBJECTS: [(&str, &str, Subject); 19] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -53,7 +54,9 @@ const SUBJECTS: [(&str, &str, Subject); 17] = [
     }),
     ("bulk", "bulk apply of 100,000 nodes over HTTP, peak memory", bulk::measure),
     ("boot", "boot scripts of 100,000 nodes over HTTP", boot::measure),
+    ("bss", "boot scripts of a BSS record over HTTP", || Ok(vec![boot::bss()?])),
     ("seeds", "cloud-init documents of 100,000 nodes", seeds::measure),
+    ("ssh", "tasks on a node that is reached by ssh", ssh::measure),
     ("instructions", "the cost of a boot script, counted by callgrind", instructions::measure),
     ("bytes", "script, initrd and image for 100 clients at once", storm::bytes),
     (
@@ -77,6 +80,11 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|argument| argument == SUPERVISE_PROGRAMS) {
         return Ok(hoist_engine::execute::supervisor::main()?);
+    }
+    if arguments.first().is_some_and(|argument| argument == ssh::WORK_OVER_SSH) {
+        let supervisor = ["/proc/self/exe", SUPERVISE_PROGRAMS].map(Into::into).to_vec();
+        hoist_engine::ssh::serve(|_| hoist_deploy::actions::catalog(), Some(supervisor));
+        return Ok(());
     }
     if let Some(("--inside", rest)) =
         arguments.split_first().map(|(first, rest)| (first.as_str(), rest))

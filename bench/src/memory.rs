@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::inside;
 use crate::sample::{LARGE_SITE, SITE};
-use crate::verdict::{Limit, Row, multiple};
+use crate::verdict::{Limit, Row, grouped, multiple};
 
 const LIMIT: Limit = Limit::AtMost(1024.0);
 
@@ -12,11 +12,12 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for count in [SITE, LARGE_SITE] {
         let grown = inside::ask(&["roster", &count.to_string()])?;
-        rows.push(row(format!("roster of {count} nodes from its records"), grown, count, true));
+        rows.push(row(format!("roster of {} nodes, resident", grouped(count)), grown, count, true));
     }
     for count in [SITE, LARGE_SITE] {
         let grown = inside::ask(&["opened", &count.to_string()])?;
-        let what = format!("opening an embedded store of {count} nodes, its cache included");
+        let what =
+            format!("embedded store of {} nodes opened, with its page cache", grouped(count));
         rows.push(row(what, grown, count, false));
     }
     Ok(rows)

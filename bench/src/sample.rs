@@ -79,10 +79,10 @@ pub(crate) fn roster(count: u32) -> Roster {
     Roster::build(Incarnation::new("bench"), 1, 0, nodes)
 }
 
-/// The same with boot configurations.
-pub(crate) fn boot_roster(count: u32) -> Roster {
+/// The same with boot configurations or BSS records.
+pub(crate) fn boot_roster(count: u32, boots: Vec<Resource>) -> Roster {
     let nodes = (0..count).map(|n| Resource::Node(Arc::new(node(n, 1))));
-    Roster::build(Incarnation::new("bench"), 1, 0, nodes.chain(boot_configs()))
+    Roster::build(Incarnation::new("bench"), 1, 0, nodes.chain(boots))
 }
 
 /// Everything besides the nodes that documents of nodes refer to.
@@ -128,6 +128,20 @@ pub(crate) fn boot_configs() -> Vec<Resource> {
         config("service", "role:Service", "http://10.0.0.1/images/service/vmlinuz"),
         config("trial", "node:nid000007", "http://10.0.0.1/images/testing/vmlinuz"),
     ]
+}
+
+/// The BSS record that every node boots.
+pub(crate) fn bss_records() -> Vec<Resource> {
+    let record = json!({
+        "key": "Default",
+        "kernel": KERNEL,
+        "initrd": "http://10.0.0.1/images/compute/initramfs.img",
+        "params": "console=ttyS0,115200 root=live:http://10.0.0.1/images/compute/rootfs.squashfs quiet",
+        "referral_token": "2b6cf1a0-1a05-4c3c-9d3f-3f1a1a2b7c11",
+        "revision": 1,
+    });
+    let record = serde_json::from_value(record).expect("it is written as records are");
+    vec![Resource::Bss(Arc::new(record))]
 }
 
 /// The metadata layers: one of the site and one of a group.

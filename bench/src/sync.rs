@@ -64,20 +64,20 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
         detail: cycle.report["warnings"].as_array().map_or(0, Vec::len).to_string() + " warnings",
     };
     Ok(vec![
-        seconds(&format!("first cycle of {SITE} nodes"), &first),
+        seconds("first import of 100,000 nodes", &first),
         Row {
-            what: "memory it takes at most, beside the roster".to_owned(),
+            what: "peak memory of it / roster".to_owned(),
             measured: multiple(peak, roster),
             unit: "x roster",
             limit: None,
             detail: format!("{mib} MiB above {} MiB", before / (1024 * 1024)),
         },
-        seconds("idle cycle", &idle),
-        revisions("revisions it makes", &first, &idle, 0),
-        seconds(&format!("cycle in which {changed} nodes changed"), &few),
-        revisions("revisions it makes beside the one", &idle, &few, 1),
+        seconds("idle import of 100,000 nodes", &idle),
+        revisions("revisions made by an idle import of 100,000 nodes", &first, &idle, 0),
+        seconds("import in which 1,000 nodes changed", &few),
+        revisions("revisions made by it besides the one", &idle, &few, 1),
         Row {
-            what: "nodes it touches besides those".to_owned(),
+            what: "nodes touched besides the 1,000 that changed".to_owned(),
             measured: multiple(touched.abs_diff(u64::from(changed)), 1),
             unit: "",
             limit: Some(NOTHING),

@@ -54,10 +54,10 @@ impl Row {
     }
 }
 
-/// As Markdown, so that it can be pasted into `RESULTS.md` as it is.
+/// Writes a Markdown table. A row must have the name that it has in `RESULTS.md`.
 pub(crate) fn print(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> {
     writeln!(out, "## {title}\n")?;
-    writeln!(out, "| what | target | measured | verdict | made of |")?;
+    writeln!(out, "| measurement | target | measured | verdict | from |")?;
     writeln!(out, "| --- | --- | --- | --- | --- |")?;
     for row in rows {
         let Row { what, unit, detail, .. } = row;
@@ -74,7 +74,14 @@ pub(crate) fn multiple(one: u64, other: u64) -> f64 {
     one as f64 / other as f64
 }
 
-/// Three digits that say something.
+/// A count with a comma before each group of three digits.
+pub(crate) fn grouped(count: u32) -> String {
+    let digits = count.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
+}
+
+/// A figure with three significant digits.
 fn number(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),

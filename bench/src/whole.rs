@@ -24,9 +24,9 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let dir = tempfile::tempdir_in(".").context("a place for journals")?;
     let path = dir.path().join("whole");
     let mut rows = vec![in_memory(&plan), kept(&plan, &path)?];
-    rows.push(read_back(&plan, &path, "as a controller that was killed left it")?);
+    rows.push(read_back(&plan, &path, "its journal read back after a kill")?);
     fs_err::remove_file(path.with_added_extension("snapshot"))?;
-    rows.push(read_back(&plan, &path, "without its snapshot")?);
+    rows.push(read_back(&plan, &path, "the same without its snapshot")?);
     rows.push(plan_read_back(&plan)?);
     Ok(rows)
 }
@@ -36,7 +36,7 @@ fn plan_read_back(plan: &Plan) -> Result<Row> {
     let read = || Plan::new(serde_json::from_slice(&bytes).expect("it was just written"));
     let (ours, bare) = best_of(ROUNDS, read, || crc32c::crc32c(black_box(&bytes)));
     Ok(Row {
-        what: "its plan read back".to_owned(),
+        what: "that plan read back from 27 MB of JSON".to_owned(),
         measured: ours.as_secs_f64(),
         unit: " s",
         limit: None,
@@ -48,7 +48,7 @@ fn in_memory(plan: &Arc<Plan>) -> Row {
     let (ours, bare) =
         best_of(ROUNDS, || engine::run(plan, &mut Vec::new()), || walk(black_box(plan)));
     Row {
-        what: "a run of Fuel's tasks for 1,000 nodes in memory".to_owned(),
+        what: "Fuel's tasks for 1,000 nodes run in memory".to_owned(),
         measured: ours.as_secs_f64(),
         unit: " s",
         limit: Some(Limit::AtMost(MAX_SECONDS)),
@@ -86,7 +86,7 @@ fn kept(plan: &Arc<Plan>, path: &Path) -> Result<Row> {
     let ours = time(|| engine::run(plan, &mut journal));
     let records = journal.count();
     Ok(Row {
-        what: "transitions of that run kept in a file".to_owned(),
+        what: "transitions of that run journaled, with snapshots".to_owned(),
         measured: f64::from(records) / ours.as_secs_f64(),
         unit: "/s",
         limit: Some(Limit::AtLeast(LEAST_PER_SECOND)),
@@ -97,7 +97,7 @@ fn kept(plan: &Arc<Plan>, path: &Path) -> Result<Row> {
     })
 }
 
-fn read_back(plan: &Arc<Plan>, path: &Path, how: &str) -> Result<Row> {
+fn read_back(plan: &Arc<Plan>, path: &Path, what: &str) -> Result<Row> {
     let (_, run) = FileJournal::recover(path, plan)?;
     ensure!(run.outcome().is_some(), "all of it is there");
     let (ours, bare) = best_of(
@@ -107,7 +107,7 @@ fn read_back(plan: &Arc<Plan>, path: &Path, how: &str) -> Result<Row> {
     );
     let bytes = fs_err::metadata(path)?.len();
     Ok(Row {
-        what: format!("its journal read back, {how}"),
+        what: what.to_owned(),
         measured: ours.as_secs_f64(),
         unit: " s",
         limit: Some(Limit::AtMost(MAX_SECONDS)),

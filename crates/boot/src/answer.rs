@@ -1,4 +1,9 @@
 //! The answer to a booting machine: a function of the roster, the request and the settings.
+//!
+//! Does not belong here: selection (`select`), the text of scripts (`script`), HTTP and the boot
+//! log.
+
+mod from_skeleton;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,13 +22,14 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::agent::{self, NoAgent};
-use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
-use crate::memo::{self, Memo};
+use crate::bss::host_name;
+use crate::command_line::{self, Line, Names, Surroundings, resolve, resolve_in};
+use crate::memo::Memo;
 use crate::presign::{S3, is_s3};
 use crate::request::{BootRequest, Who};
 use crate::script::{self, BootScript, Chain};
-use crate::select::{BootContext, Choice, Source, Table, Turn};
-use crate::skeleton::{NO_SEED, NOBODY, NOWHERE, ScriptValues, Seed, Skeleton};
+use crate::select::{BootContext, Choice, Recurrence, Source, Table};
+use crate::skeleton::{NO_NAMES, NO_SEED};
 use crate::template::View;
 
 /// The placeholder that BSS replaces by a token fetched for the node.
@@ -71,7 +77,7 @@ impl Default for Settings {
 
 /// The address and path of the request.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Place<'a> {
+pub struct RequestOrigin<'a> {
     /// The `Host` header.
     pub host: Option<&'a str>,
     pub secure: bool,
@@ -204,8 +210,10 @@ struct Case<'a> {
     table: &'a Table,
     asked: &'a BootRequest<'a>,
     standing: BootContext<'a>,
-    place: Place<'a>,
+    place: RequestOrigin<'a>,
     now: Timestamp,
+    /// The script is made to be cut, and has the names of [`NOBODY`](crate::skeleton::NOBODY).
+    is_skeleton: bool,
 }
 
 impl Booter {
@@ -269,10 +277,11 @@ impl Booter {
     /// it takes a second for a million nodes.
     pub fn prepare(&self, roster: &Arc<Roster>) {
         let table = self.table(roster);
-        if !roster.has_bss_records() {
-            let seed = |node: &Node, config: &BootConfig| self.seed(roster, node, config);
-            table.memo.get_or_init(|| Memo::build(roster, &table, seed));
+        if table.memo.load().as_ref().is_some_and(|memo| memo.is_of(roster)) {
+            return;
         }
+        let seed = |node: &Node, config: &BootConfig| self.seed(roster, node, config);
+        table.memo.store(Some(Arc::new(Memo::build(roster, &table, seed))));
     }
 
     /// `state` returns the boot state of a node, including changes that are not stored yet.
@@ -280,7 +289,7 @@ impl Booter {
         &self,
         roster: &Arc<Roster>,
         asked: &BootRequest<'_>,
-        place: Place<'_>,
+        place: RequestOrigin<'_>,
         now: Timestamp,
         state: impl Fn(NodeId) -> Option<Arc<BootState>>,
     ) -> Answer {
@@ -293,7 +302,7 @@ impl Booter {
             &made
         };
         let standing = BootContext::default();
-        let case = Case { roster, table, asked, standing, place, now };
+        let case = Case { roster, table, asked, standing, place, now, is_skeleton: false };
         if let Some(answer) = self.usual(&case, &state) {
             return answer;
         }
@@ -385,35 +394,9 @@ impl Booter {
     }
 
     /// Where agents reach this controller.
-    pub fn agent_server(&self, place: Place<'_>) -> Option<String> {
+    pub fn agent_server(&self, place: RequestOrigin<'_>) -> Option<String> {
         let told = self.settings.agent_server.clone();
         told.or_else(|| agent::secure(&self.base(place), self.tls_port.get().copied()))
-    }
-
-    /// The answer that was known ahead.
-    fn usual(
-        &self,
-        case: &Case<'_>,
-        state: impl Fn(NodeId) -> Option<Arc<BootState>>,
-    ) -> Option<Answer> {
-        let mac = memo::usual_asker(case.roster, case.asked)?;
-        let (node, config, seed) = case.table.memo.get()?.get(mac)?;
-        if state(node).is_some() {
-            return None;
-        }
-        let place = case.place;
-        let skeletons = &case.table.skeletons;
-        let text = skeletons.kept(config, self.own_place(place), place.prefix, |skeleton| {
-            self.fill(case, skeleton, seed)
-        })??;
-        let config = case.table.config(config);
-        let what = What::Boot {
-            name: config.name.as_str().into(),
-            revision: config.revision,
-            installs: false,
-            served_boot: None,
-        };
-        Some(Answer::Script { text, served: ServedScript::new(Some(node), what) })
     }
 
     /// A machine without a node gets the BSS record written for it, if there is one. A tag is not
@@ -507,7 +490,7 @@ impl Booter {
     }
 
     /// This controller first, then the others, and around again.
-    fn chain(&self, place: Place<'_>, query: &str, forever: bool) -> Chain {
+    fn chain(&self, place: RequestOrigin<'_>, query: &str, forever: bool) -> Chain {
         let url = |base: &str, prefix: &str| format!("{base}{prefix}/boot/v1/bootscript?{query}");
         if let Some(base) = &self.settings.chain_base {
             return Chain { urls: vec![url(base, "")], forever };
@@ -523,7 +506,7 @@ impl Booter {
     }
 
     /// Where this controller is reached: as configured, else as the machine did it.
-    pub fn base(&self, place: Place<'_>) -> String {
+    pub fn base(&self, place: RequestOrigin<'_>) -> String {
         if let Some(base) = self.settings.advertise.get(self.own_place(place)) {
             return base.clone();
         }
@@ -537,7 +520,7 @@ impl Booter {
     }
 
     /// Which of the advertised URLs the machine used; the first if none.
-    fn own_place(&self, place: Place<'_>) -> usize {
+    fn own_place(&self, place: RequestOrigin<'_>) -> usize {
         let host = place.host.unwrap_or_default();
         let is_host = |base: &String| {
             let authority = base.split_once("://").map_or(base.as_str(), |(_, rest)| rest);
@@ -549,49 +532,6 @@ impl Booter {
 
 /// Making the script of a choice.
 impl Booter {
-    /// The script from the cached skeleton of its configuration, if that is sufficient.
-    fn filled(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Option<String> {
-        let (Source::Config(config), Who::Mac(..)) = (&choice.source, &case.asked.who) else {
-            return None;
-        };
-        let node = node?;
-        if case.asked.json || config.spec.template.is_some() {
-            return None;
-        }
-        let make = || {
-            let who = Who::Mac(NOBODY, None);
-            let nobody = BootRequest { who, arch: None, retry: 0, wait: 0, ts: None, json: false };
-            let place = match self.settings.advertise.as_slice() {
-                [] => Place { host: Some(NOWHERE), secure: false, ..case.place },
-                _ => case.place,
-            };
-            let made = self.make(&Case { asked: &nobody, place, ..*case }, None, choice).ok()?;
-            Skeleton::cut(&made.script, config)
-        };
-        let place = case.place;
-        let skeletons = &case.table.skeletons;
-        let own_place = self.own_place(place);
-        let fill = |kept: &Skeleton| {
-            let seed = self.seed(case.roster, node, config);
-            self.fill(case, kept, seed.as_ref())
-        };
-        skeletons.with(config, own_place, place.prefix, make, fill)?
-    }
-
-    fn fill(&self, case: &Case<'_>, skeleton: &Skeleton, seed: Option<&Seed>) -> Option<String> {
-        let Who::Mac(mac, spelled) = &case.asked.who else { return None };
-        let base = self.base(case.place);
-        let spelled = spelled.as_deref();
-        let retry = case.asked.retry;
-        Some(skeleton.fill(&ScriptValues { mac: *mac, spelled, retry, base: &base, seed }))
-    }
-
-    /// Where a node finds its documents, if its configuration leaves that to the provider.
-    fn seed(&self, roster: &Roster, node: &Node, config: &BootConfig) -> Option<Seed> {
-        let provider = self.metadata.as_deref().filter(|_| config.spec.cloud_init.is_none())?;
-        Seed::of(provider, roster, node)
-    }
-
     /// The words about it on the command line.
     fn seed_words(
         &self,
@@ -651,7 +591,7 @@ impl Booter {
             } else {
                 Text::Script(made.script)
             };
-            let xname = node.map(crate::bss::host_name);
+            let xname = node.map(host_name);
             let role = |role: Option<&hoist_model::Role>| role.map(ToString::to_string);
             return Answer::NeedsToken(Box::new(PendingScript {
                 xname: xname.unwrap_or_default(),
@@ -721,7 +661,6 @@ impl Booter {
         let discovery = node.is_none() && case.asked.who.node(case.roster).is_some();
         match &choice.source {
             Source::Bss(record) => {
-                let unknown = record.key.to_string().starts_with("Unknown-");
                 let address = self.settings.ds_address.as_deref().unwrap_or(base);
                 let ds = if self.settings.portable_ds {
                     format!("ds=nocloud;s={address}/;dsmode=net")
@@ -729,15 +668,21 @@ impl Booter {
                     format!("ds=nocloud-net;s={address}/")
                 };
                 // Without the node and everything that would tie the machine to one.
-                let is_own = !unknown && !discovery;
+                let is_own = !record.is_for_unknown_machines() && !discovery;
                 let bootif = bootif.as_deref().filter(|_| is_own);
-                let around = Surroundings { node, is_own, bootif, ds: Some(&ds) };
+                let host = node.map(host_name);
+                let nid = node.and_then(|node| node.spec.nid).map(|nid| nid.to_string());
+                let names = match &host {
+                    Some(host) => Some(Names { host, nid: nid.as_deref() }),
+                    None => case.is_skeleton.then_some(NO_NAMES),
+                };
+                let around = Surroundings { names, is_own, bootif, ds: Some(&ds) };
                 command_line::of_record(case.roster, record, around)
             }
             Source::Config(config) => {
                 let ds = self.seed_words(case.roster, node, config, base);
                 let bootif = bootif.as_deref();
-                let around = Surroundings { node, is_own: true, bootif, ds: ds.as_deref() };
+                let around = Surroundings { names: None, is_own: true, bootif, ds: ds.as_deref() };
                 command_line::of_config(config, around)
             }
         }
@@ -805,12 +750,13 @@ impl Booter {
         table: &Table,
         node: &Node,
         choice: &Choice,
-        place: Place<'_>,
+        place: RequestOrigin<'_>,
         now: Timestamp,
     ) -> Line {
         let asked = asked_by(roster, node);
         let standing = BootContext::default();
-        let case = Case { roster, table, asked: &asked, standing, place, now };
+        let asked = &asked;
+        let case = Case { roster, table, asked, standing, place, now, is_skeleton: false };
         self.line(&case, Some(node), choice, &self.base(place))
     }
 
@@ -821,29 +767,31 @@ impl Booter {
         table: &Table,
         node: &Node,
         provisioning: &Provisioning,
-        place: Place<'_>,
+        place: RequestOrigin<'_>,
     ) -> Option<String> {
         let asked = asked_by(roster, node);
         let standing = BootContext::default();
         let now = Timestamp::UNIX_EPOCH;
-        let case = Case { roster, table, asked: &asked, standing, place, now };
+        let asked = &asked;
+        let case = Case { roster, table, asked, standing, place, now, is_skeleton: false };
         let failed = self.agent_script(&case, node, provisioning, None).err();
         failed.map(|why| format!("it is to be provisioned: {why}"))
     }
 
     /// The whole script of a choice for a node, or the reason why there is none.
-    pub fn try_out(
+    pub fn validate(
         &self,
         roster: &Roster,
         table: &Table,
         node: &Node,
         choice: &Choice,
-        place: Place<'_>,
+        place: RequestOrigin<'_>,
         now: Timestamp,
     ) -> Result<String, ScriptError> {
         let asked = asked_by(roster, node);
         let standing = BootContext::default();
-        let case = Case { roster, table, asked: &asked, standing, place, now };
+        let asked = &asked;
+        let case = Case { roster, table, asked, standing, place, now, is_skeleton: false };
         match self.make(&case, Some(node), choice) {
             Ok(made) => Ok(made.script),
             Err(RenderError::Sign { detail }) => Err(ScriptError::Image(detail)),
@@ -861,7 +809,7 @@ pub enum ScriptError {
 }
 
 /// Whether the request comes from an address that is not the node's.
-fn is_elsewhere(roster: &Roster, node: &Node, place: Place<'_>) -> bool {
+fn is_elsewhere(roster: &Roster, node: &Node, place: RequestOrigin<'_>) -> bool {
     place.from.is_some_and(|from| roster.address_fit(node, from) == AddressFit::Foreign)
 }
 
@@ -880,7 +828,7 @@ pub fn asked_by(roster: &Roster, node: &Node) -> BootRequest<'static> {
 pub fn mode(node: &Node, standing: BootContext<'_>, choice: Option<&Choice>) -> BootMode {
     let installs = choice.is_some_and(Choice::installs);
     // A one-time boot takes precedence over the mode of a held or installed node.
-    let next = choice.is_some_and(|choice| choice.rank.turn == Turn::Next);
+    let next = choice.is_some_and(|choice| choice.rank.recurrence == Recurrence::Next);
     let decided = standing.state.and_then(|state| state.mode).filter(|_| !next);
     let mode = decided.unwrap_or(if installs { BootMode::Install } else { BootMode::Live });
     // A new configuration or a changed group must not overwrite an installed disk.

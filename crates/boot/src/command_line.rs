@@ -3,10 +3,8 @@
 use std::fmt::Write as _;
 
 use hoist_model::boot_config::ARTIFACT_SCHEME;
-use hoist_model::{BootConfig, BssImageKey, BssKey, BssRecord, ImageKind, Node};
+use hoist_model::{BootConfig, BssImageKey, BssKey, BssRecord, ImageKind};
 use hoist_site::Roster;
-
-use crate::bss::host_name;
 
 /// One part of a command line: one word or several that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +48,8 @@ impl Origin {
 /// The inputs of the line besides the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
-    pub node: Option<&'a Node>,
+    /// Of the node, if there is one.
+    pub names: Option<Names<'a>>,
     /// Whether the machine boots a record of its own or of its tags, not the image for unknown
     /// machines. Without a node it is then a machine that the inventory lacks.
     pub is_own: bool,
@@ -58,6 +57,13 @@ pub struct Surroundings<'a> {
     pub bootif: Option<&'a str>,
     /// The whole `ds=…` argument, or none.
     pub ds: Option<&'a str>,
+}
+
+/// The names of a node on its command line.
+#[derive(Debug, Clone, Copy)]
+pub struct Names<'a> {
+    pub host: &'a str,
+    pub nid: Option<&'a str>,
 }
 
 #[derive(Debug, Default)]
@@ -124,15 +130,15 @@ pub fn of_record(roster: &Roster, record: &BssRecord, around: Surroundings<'_>) 
         image(ImageKind::Kernel, &record.kernel, &mut line, Origin::KernelImage);
         image(ImageKind::Initrd, &record.initrd, &mut line, Origin::InitrdImage);
     }
-    let xname = match (around.node, &record.key) {
-        (Some(node), _) => Some(host_name(node)),
+    let xname = match (around.names, &record.key) {
+        (Some(names), _) => Some(names.host.to_owned()),
         (None, BssKey::Xname(xname)) if around.is_own => Some(xname.to_string()),
         (None, _) => None,
     };
     if let Some(xname) = xname {
         line.push_new("xname=", &xname, Origin::Node);
     }
-    if let Some(nid) = around.node.and_then(|node| node.spec.nid) {
+    if let Some(nid) = around.names.and_then(|names| names.nid) {
         line.push_new("nid=", &nid, Origin::Node);
     }
     if let Some(token) = record.referral_token.as_ref().filter(|_| around.is_own) {
@@ -145,6 +151,18 @@ pub fn of_record(roster: &Roster, record: &BssRecord, around: Surroundings<'_>) 
         line.push_new("ds=", &ds, Origin::CloudInit);
     }
     line
+}
+
+/// Everything that was written for a script of the record, besides the node's names.
+pub(crate) fn texts_of_record<'a>(roster: &'a Roster, record: &'a BssRecord) -> Vec<&'a str> {
+    let BssRecord { kernel, initrd, params, referral_token, .. } = record;
+    let images = [(ImageKind::Kernel, kernel), (ImageKind::Initrd, initrd)];
+    let params_of = |(kind, path): (ImageKind, &String)| {
+        let image = roster.bss_image(&BssImageKey { kind, path: path.clone() })?;
+        Some(image.params.as_str())
+    };
+    let own = [kernel.as_str(), initrd, params].into_iter().chain(referral_token.as_deref());
+    own.chain(images.into_iter().filter_map(params_of)).collect()
 }
 
 /// Hoist's arguments come first, so that those of the configuration win.

@@ -7,7 +7,7 @@ use hoist_model::{Name, NodeId};
 use hoist_site::Roster;
 
 use crate::answer::Booter;
-use crate::outcome::{self, Outcome};
+use crate::outcome::{self, BootOutcome};
 use crate::select::Table;
 
 /// The site on both sides of a change.
@@ -73,7 +73,7 @@ impl<'a> Sides<'a> {
         let from = old.map(|node| outcome(self.before.as_ref(), self.old.as_ref(), node));
         let to = new.map(|node| outcome(self.after.as_ref(), self.new.as_ref(), node));
         let kind = kind(from.as_ref(), to.as_ref())?;
-        let told = |outcome: Option<Outcome>| {
+        let told = |outcome: Option<BootOutcome>| {
             outcome.map_or_else(|| "no such node".to_owned(), |outcome| outcome.told())
         };
         Some(Difference { node: id, name, kind, from: told(from), to: told(to) })
@@ -87,12 +87,12 @@ impl<'a> Sides<'a> {
     }
 }
 
-fn kind(from: Option<&Outcome>, to: Option<&Outcome>) -> Option<Kind> {
+fn kind(from: Option<&BootOutcome>, to: Option<&BootOutcome>) -> Option<Kind> {
     use hoist_model::BootAction::{Disabled, Wait};
     if from == to {
         return None;
     }
-    let nothing = |side: Option<&Outcome>| {
+    let nothing = |side: Option<&BootOutcome>| {
         side.is_none_or(|outcome| matches!(outcome.doing, Wait | Disabled))
     };
     match (nothing(from), nothing(to)) {
@@ -100,7 +100,7 @@ fn kind(from: Option<&Outcome>, to: Option<&Outcome>) -> Option<Kind> {
         (false, true) => Some(Kind::Loses),
         (true, false) => Some(Kind::Gains),
         (false, false) => {
-            let what = |side: Option<&Outcome>| {
+            let what = |side: Option<&BootOutcome>| {
                 let booted = side.and_then(|outcome| outcome.booted.clone());
                 (side.map(|s| s.doing), booted.map(|booted| (booted.name, booted.images)))
             };

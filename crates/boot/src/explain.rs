@@ -7,7 +7,7 @@ use hoist_site::Roster;
 use jiff::Timestamp;
 
 use crate::agent;
-use crate::answer::{Booter, Place, ScriptError, asked_by};
+use crate::answer::{Booter, RequestOrigin, ScriptError, asked_by};
 use crate::bss;
 use crate::command_line::{Line, Origin, Part, resolve_in};
 use crate::outcome::{self, Images};
@@ -45,7 +45,7 @@ pub fn explain(
     table: &Table,
     node: &Node,
     standing: BootContext<'_>,
-    place: Place<'_>,
+    place: RequestOrigin<'_>,
 ) -> Explanation {
     let asked = asked_by(roster, node).who.key();
     let selection = table.select(roster, node, asked.as_ref(), standing);
@@ -108,7 +108,7 @@ fn agent_parts(
     roster: &Roster,
     node: &Node,
     provisioning: &Provisioning,
-    place: Place<'_>,
+    place: RequestOrigin<'_>,
 ) -> ScriptParts {
     let server = booter.agent_server(place).unwrap_or_default();
     let base = booter.base(place);
@@ -125,7 +125,7 @@ fn script_parts(
     table: &Table,
     node: &Node,
     choice: &Choice,
-    place: Place<'_>,
+    place: RequestOrigin<'_>,
 ) -> ScriptParts {
     let base = booter.base(place);
     let now = Timestamp::UNIX_EPOCH;
@@ -139,16 +139,16 @@ fn script_parts(
     (Some(outcome::images(roster, &base, choice)), arguments)
 }
 
-/// What a node gets instead of the script of its choice, and why.
+/// The answer to a node instead of the chosen script, with its reason.
 fn failed_script(
     booter: &Booter,
     roster: &Roster,
     table: &Table,
     node: &Node,
     choice: &Choice,
-    place: Place<'_>,
+    place: RequestOrigin<'_>,
 ) -> Option<(BootAction, String)> {
-    let script = booter.try_out(roster, table, node, choice, place, Timestamp::UNIX_EPOCH);
+    let script = booter.validate(roster, table, node, choice, place, Timestamp::UNIX_EPOCH);
     match script.err()? {
         ScriptError::Image(why) => Some((BootAction::Fail, why)),
         ScriptError::Template(error) => {
@@ -227,7 +227,7 @@ fn record_of<'c>(mut choices: impl Iterator<Item = &'c Choice>) -> Option<&'c Bs
 
 /// In the order in which choices are compared.
 fn why_lost(winner: &Rank, loser: &Rank) -> String {
-    if winner.turn != loser.turn {
+    if winner.recurrence != loser.recurrence {
         return "a one-time configuration takes precedence".to_owned();
     }
     if winner.profile != loser.profile {

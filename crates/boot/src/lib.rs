@@ -23,6 +23,6 @@ pub mod select;
 mod skeleton;
 pub mod template;
 
-pub use answer::{Answer, Booter, Place, ServedScript, Settings, What};
+pub use answer::{Answer, Booter, RequestOrigin, ServedScript, Settings, What};
 pub use request::{BadQuery, BootRequest, Who};
-pub use select::{BootContext, Choice, Exclusion, Source, Table, Turn};
+pub use select::{BootContext, Choice, Exclusion, Recurrence, Source, Table};

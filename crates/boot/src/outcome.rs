@@ -4,7 +4,7 @@ use hoist_model::{BootAction, BootMode, Node};
 use hoist_site::Roster;
 use jiff::Timestamp;
 
-use crate::answer::{self, Booter, Place, asked_by};
+use crate::answer::{self, Booter, RequestOrigin, asked_by};
 use crate::command_line::{Origin, resolve, resolve_in};
 use crate::select::{BootContext, Choice, Source, Table};
 use crate::skeleton::NOWHERE;
@@ -12,7 +12,7 @@ use crate::skeleton::NOWHERE;
 /// Everything a person would notice when the machine boots. Addresses of controllers and tokens
 /// are left out: they differ without a difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct BootOutcome {
     pub doing: BootAction,
     /// The booted configuration, if the node boots one.
     pub booted: Option<BootedConfig>,
@@ -73,7 +73,7 @@ pub fn images(roster: &Roster, base: &str, choice: &Choice) -> Images {
 }
 
 /// The outcome by the roster alone: unsaved one-time boots do not count.
-pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> Outcome {
+pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> BootOutcome {
     let state = roster.boot_state(node.id).map(AsRef::as_ref);
     let standing = BootContext::new(state);
     let asked = asked_by(roster, node).who.key();
@@ -82,7 +82,7 @@ pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> Outco
     let boots_choice = doing.boots() && doing != BootAction::Provision;
     let booted = choice.filter(|_| boots_choice).map(|choice| {
         // A seed needs a place, whichever it is.
-        let place = Place { host: Some(NOWHERE), ..Place::default() };
+        let place = RequestOrigin { host: Some(NOWHERE), ..RequestOrigin::default() };
         // Nothing of it depends on the time.
         let mut line = booter.parts_of(roster, table, node, &choice, place, Timestamp::UNIX_EPOCH);
         line.parts.retain(|part| part.origin != Origin::Referral);
@@ -96,10 +96,10 @@ pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> Outco
             },
         }
     });
-    Outcome { doing, booted }
+    BootOutcome { doing, booted }
 }
 
-impl Outcome {
+impl BootOutcome {
     /// The configuration, or the action that replaces booting.
     pub fn told(&self) -> String {
         match &self.booted {

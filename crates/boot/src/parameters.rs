@@ -2,6 +2,8 @@
 //!
 //! A node is the same node whether it is called by xname, name, MAC or nid. Its record is written
 //! under one key, and what stood under its other names goes.
+//!
+//! Does not belong here: the boot scripts of records (`select`, `answer`) and BSS's routes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -396,12 +398,12 @@ fn check_host(roster: &Roster, host: &str) -> Result<(), ParametersError> {
 
 /// Refuses values that would break a script or the store.
 fn check(roster: &Roster, given: &BootParameters) -> Result<(), ParametersError> {
-    let faults = [
+    let diagnostics = [
         check_url("kernel", &given.kernel),
         check_url("initrd", &given.initrd),
         check_params("params", &given.params),
     ];
-    match faults.into_iter().flatten().chain(missing_artifact(roster, given)).next() {
+    match diagnostics.into_iter().flatten().chain(missing_artifact(roster, given)).next() {
         Some(Diagnostic { at, message, hint }) => {
             let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
             Err(ParametersError::Bad(format!("Bad Request: {at}: {message}{hint}")))

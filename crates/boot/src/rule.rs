@@ -14,7 +14,7 @@ use hoist_site::plan::{Plan, Reason, Refusal, Rule, ValidationDeadline};
 use hoist_site::{Resource, ResourceKey, Roster};
 use jiff::Timestamp;
 
-use crate::answer::{Booter, Place, ScriptError};
+use crate::answer::{Booter, RequestOrigin, ScriptError};
 use crate::bss;
 use crate::diff::Sides;
 use crate::select::Choice;
@@ -46,7 +46,7 @@ impl Rule for BootRule {
         let sides = Sides::new(&self.0, Arc::new(before.clone()), plan.outcome(before));
         let concern = Concern::of(&sides, &keys);
         let refusals: Vec<_> =
-            concern.configs.iter().flat_map(|name| self.try_out(&sides, name, deadline)).collect();
+            concern.configs.iter().flat_map(|name| self.validate(&sides, name, deadline)).collect();
         if !refusals.is_empty() {
             return refusals;
         }
@@ -84,14 +84,14 @@ fn uncounted(keys: &[ResourceKey]) -> Refusal {
         return ValidationDeadline::refusal(Kind::BootConfig, &name, "");
     }
     let message = "cannot determine the affected nodes in time";
-    let fault = Diagnostic::new("", message).hint("change fewer objects at once");
-    Refusal::new(Reason::Invalid, None, fault)
+    let diagnostic = Diagnostic::new("", message).hint("change fewer objects at once");
+    Refusal::new(Reason::Invalid, None, diagnostic)
 }
 
 impl BootRule {
     /// Makes the script of a configuration for the nodes it selects. Without a template, one node
     /// shows what all of them would get.
-    fn try_out(
+    fn validate(
         &self,
         sides: &Sides<'_>,
         name: &Name,
@@ -130,9 +130,9 @@ impl BootRule {
     ) -> Result<String, ScriptError> {
         let specificity = Specificity { class: Class::Node, atoms: 1 };
         let choice = Choice::of_config(config, specificity, None);
-        let place = Place::default();
+        let place = RequestOrigin::default();
         let now = Timestamp::now();
-        self.0.try_out(sides.after(), sides.table_after(), node, &choice, place, now)
+        self.0.validate(sides.after(), sides.table_after(), node, &choice, place, now)
     }
 }
 
@@ -148,8 +148,8 @@ fn refusal(config: &BootConfig, node: Option<&Arc<Node>>, why: ScriptError) -> R
         ),
         None => (format!("{why} (for a made-up node)"), "correct it"),
     };
-    let fault = Diagnostic::new(at, message).hint(hint);
-    Refusal::of(Reason::Invalid, Kind::BootConfig, &config.name, fault)
+    let diagnostic = Diagnostic::new(at, message).hint(hint);
+    Refusal::of(Reason::Invalid, Kind::BootConfig, &config.name, diagnostic)
 }
 
 /// Whether a node with more labels or data may make the template succeed. No node is selected yet,

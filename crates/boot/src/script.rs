@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn with_several_controllers_the_next_one_is_tried() {
+    fn script_tries_the_next_controller() {
         let script = ask_again(10, &chain(&["http://a/s", "http://b/s"], true));
         assert_eq!(
             script,

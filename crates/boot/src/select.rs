@@ -16,8 +16,9 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use hoist_model::selector::{Bound, Class, Identity, Specificity};
 use hoist_model::{
     BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Name, Nid, Node, NodeId,
@@ -40,11 +41,13 @@ pub struct Table {
     /// The others, which have to be tried.
     tried: Vec<usize>,
     configs: Vec<Ready>,
+    /// Places in `configs`.
+    places: HashMap<Name, usize>,
     pub templates: Templates,
-    /// Of the one [`Booter`](crate::Booter) that made the table.
+    /// Of configurations, for the one [`Booter`](crate::Booter) that made the table.
     pub(crate) skeletons: Skeletons,
-    /// Made when there was time for it.
-    pub(crate) memo: OnceLock<Memo>,
+    /// Made when there was time for it. It may be of other BSS records.
+    pub(crate) memo: ArcSwapOption<Memo>,
 }
 
 #[derive(Debug)]
@@ -72,7 +75,7 @@ pub struct Choice {
 /// How choices are ordered; the greatest wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    pub turn: Turn,
+    pub recurrence: Recurrence,
     /// Of the node's profile.
     pub profile: bool,
     pub specificity: Specificity,
@@ -83,7 +86,7 @@ pub struct Rank {
 
 /// How often a node gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
+pub enum Recurrence {
     Always,
     /// Marked `once`, and not had yet.
     Once,
@@ -154,9 +157,17 @@ impl Table {
             configs.push(Ready { config: Arc::clone(config), bound });
         }
         let templates = Templates::of(roster.boot_configs());
-        let skeletons = roster.boot_configs().collect();
-        let memo = OnceLock::new();
-        Self { roster: Arc::clone(roster), exact, tried, configs, templates, skeletons, memo }
+        let named = |(at, ready): (usize, &Ready)| (ready.config.name.clone(), at);
+        Self {
+            roster: Arc::clone(roster),
+            places: configs.iter().enumerate().map(named).collect(),
+            skeletons: Skeletons::new(configs.len()),
+            memo: ArcSwapOption::empty(),
+            exact,
+            tried,
+            configs,
+            templates,
+        }
     }
 
     pub(crate) fn config(&self, at: usize) -> &Arc<BootConfig> {
@@ -164,7 +175,8 @@ impl Table {
     }
 
     pub(crate) fn place_of(&self, config: &Arc<BootConfig>) -> Option<usize> {
-        self.configs.iter().position(|ready| Arc::ptr_eq(&ready.config, config))
+        let at = *self.places.get(&config.name)?;
+        Arc::ptr_eq(self.config(at), config).then_some(at)
     }
 
     /// Whether it still holds for this roster.
@@ -207,7 +219,7 @@ impl Table {
         let config = open.max_by(|(a, at), (b, bt)| {
             let key = |config: &BootConfig, specificity| {
                 let spec = &config.spec;
-                (turn(config, None), spec.profile.is_some(), specificity, spec.priority)
+                (recurrence(config, None), spec.profile.is_some(), specificity, spec.priority)
             };
             let one = key(&a.config, *at);
             let other = key(&b.config, *bt);
@@ -231,7 +243,7 @@ impl Table {
         for (ready, specificity) in self.candidates(roster, node) {
             let choice = Choice::of_config(&ready.config, specificity, next);
             match barred(&ready.config, standing) {
-                Some(reason) if choice.rank.turn != Turn::Next => {
+                Some(reason) if choice.rank.recurrence != Recurrence::Next => {
                     selection.barred.push((choice, reason));
                 }
                 _ => selection.choices.push(choice),
@@ -239,7 +251,7 @@ impl Table {
         }
         // Named for the next boot, it need not select the node.
         if let Some(config) = next.and_then(|name| roster.boot_config(name))
-            && !selection.choices.iter().any(|choice| choice.rank.turn == Turn::Next)
+            && !selection.choices.iter().any(|choice| choice.rank.recurrence == Recurrence::Next)
         {
             let specificity = Specificity { class: Class::Node, atoms: 1 };
             selection.choices.push(Choice::of_config(config, specificity, next));
@@ -332,7 +344,7 @@ impl<'a> BootContext<'a> {
             let (other_boot, installing) = told.unwrap_or_default();
             return (other_boot || installing != out.installing.as_ref()).then_some(out);
         };
-        let named = choice.rank.turn == Turn::Next;
+        let named = choice.rank.recurrence == Recurrence::Next;
         if self.is_again(config) && !(named && self.named().is_some()) {
             return None;
         }
@@ -362,13 +374,13 @@ pub(crate) fn named<'r>(roster: &'r Roster, identity: &Identity) -> Option<&'r A
 }
 
 /// How often a node gets a configuration, if it is to have `next` in its next boot.
-fn turn(config: &BootConfig, next: Option<&Name>) -> Turn {
+fn recurrence(config: &BootConfig, next: Option<&Name>) -> Recurrence {
     if next == Some(&config.name) {
-        Turn::Next
+        Recurrence::Next
     } else if config.spec.once {
-        Turn::Once
+        Recurrence::Once
     } else {
-        Turn::Always
+        Recurrence::Always
     }
 }
 
@@ -403,7 +415,7 @@ fn keep_installers(standing: BootContext<'_>, selection: &mut Selection) {
     if !standing.installs() || !selection.choices.iter().any(Choice::installs) {
         return;
     }
-    let kept = |choice: &Choice| choice.installs() || choice.rank.turn == Turn::Next;
+    let kept = |choice: &Choice| choice.installs() || choice.rank.recurrence == Recurrence::Next;
     let (kept, others): (Vec<_>, Vec<_>) =
         std::mem::take(&mut selection.choices).into_iter().partition(kept);
     selection.choices = kept;
@@ -433,7 +445,7 @@ impl Choice {
             source: Source::Config(Arc::clone(config)),
             specificity,
             rank: Rank {
-                turn: turn(config, next),
+                recurrence: recurrence(config, next),
                 profile: spec.profile.is_some(),
                 specificity,
                 priority: spec.priority,
@@ -449,7 +461,7 @@ impl Choice {
             source: Source::Bss(Arc::clone(record)),
             specificity,
             rank: Rank {
-                turn: Turn::Always,
+                recurrence: Recurrence::Always,
                 profile: false,
                 specificity,
                 priority: 0,
@@ -481,7 +493,7 @@ impl Choice {
 
     /// Whether the node gets it one time only.
     pub fn is_for_one_boot(&self) -> bool {
-        self.rank.turn != Turn::Always
+        self.rank.recurrence != Recurrence::Always
     }
 
     pub fn boots(&self) -> bool {

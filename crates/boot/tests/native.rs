@@ -7,7 +7,7 @@ use hoist_boot::answer::asked_by;
 use hoist_boot::diff::{Kind, Sides};
 use hoist_boot::explain::explain;
 use hoist_boot::rule::BootRule;
-use hoist_boot::{Answer, BootContext, Booter, Place, Settings};
+use hoist_boot::{Answer, BootContext, Booter, RequestOrigin, Settings};
 use hoist_model::document::Document;
 use hoist_model::{BootAction, BootMode, BootState, BssRecord, Node, Protection};
 use hoist_site::Roster;
@@ -127,7 +127,7 @@ impl Site {
         let state = self.roster.boot_state(node.id).map(AsRef::as_ref);
         let standing = BootContext::new(state);
         let table = self.booter.table(&self.roster);
-        explain(&self.booter, &self.roster, &table, node, standing, Place::default())
+        explain(&self.booter, &self.roster, &table, node, standing, RequestOrigin::default())
     }
 
     fn chosen(&self, node: &str) -> String {
@@ -137,7 +137,7 @@ impl Site {
     fn script(&self, node: &str) -> String {
         let asked = asked_by(&self.roster, self.node(node));
         let now = Timestamp::UNIX_EPOCH;
-        match self.booter.answer(&self.roster, &asked, Place::default(), now, |id| {
+        match self.booter.answer(&self.roster, &asked, RequestOrigin::default(), now, |id| {
             self.roster.boot_state(id).cloned()
         }) {
             Answer::Script { text, .. } => text,
@@ -405,7 +405,7 @@ fn template_that_fails_is_refused_with_node_and_line() {
     // A kernel that cannot be signed is no kernel.
     let s3 = config("own", "selector: '*'").replace("http://k/own", "s3://bucket/kernel");
     assert!(site.plan(&s3).unwrap_err()[0].to_string().contains("s3.endpoint"));
-    // Many nodes with one fault are not listed one by one.
+    // Many nodes with one problem are not listed one by one.
     let node = |n| format!("---\napi: hoist/v1\nkind: Node\nname: n{n}\nspec: {{nid: {n}}}\n");
     let nodes: Vec<String> = (10..40).map(node).collect();
     site.apply(&nodes.concat());
@@ -418,7 +418,7 @@ fn configuration_without_timely_validation_is_refused() {
     let refused = |text: &str| {
         let none = ValidationDeadline::within(std::time::Duration::ZERO);
         let change = |draft: &mut Draft<'_>| draft.apply(documents(text), &mut mint_id);
-        let refusals = site.draft_within(&none, change).expect_err("there is no time");
+        let refusals = site.draft_within(&none, change).expect_err("the deadline is zero");
         refusals[0].to_string()
     };
     let made = config("slow", "selector: '*', template: \"#!ipxe\\necho {{ node.name }}\\n\"");

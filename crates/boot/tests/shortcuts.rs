@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use hoist_boot::{Answer, BootContext, BootRequest, Booter, Choice, Place, Settings, Table};
-use hoist_model::{BootConfig, BootState, BssRecord, Node, NodeId};
+use hoist_boot::{
+    Answer, BootContext, BootRequest, Booter, Choice, RequestOrigin, Settings, Table,
+};
+use hoist_model::{
+    BootConfig, BootState, BssImage, BssImageKey, BssRecord, ImageKind, Node, NodeId,
+};
 use hoist_site::roster::{Delta, Incarnation, Roster};
 use hoist_site::{Resource, ResourceKey, SeedProvider, SeedRef};
 use jiff::Timestamp;
@@ -43,12 +47,19 @@ fn booter(settings: Settings, seeds: bool) -> Booter {
 }
 
 fn node(n: u8) -> Resource {
-    let spec = json!({
+    let mut spec = json!({
         "nid": u32::from(n) + 1,
         "role": if n.is_multiple_of(2) { "Compute" } else { "Service" },
         "interfaces": [{"name": "eth0", "mac": format!("52:54:00:00:00:{n:02x}")}],
         "labels": {"rack": (n % 3).to_string()},
     });
+    // Some have an xname, and one has no nid.
+    if n.is_multiple_of(3) {
+        spec["xname"] = format!("x1000c0s{n}b0n0").into();
+    }
+    if n == 4 {
+        spec["nid"] = Value::Null;
+    }
     Resource::Node(Arc::new(Node {
         id: NodeId::mint(1, n.into()),
         name: format!("n{n}").parse().expect("a name"),
@@ -80,6 +91,23 @@ prop_compose! {
             "selector": selector, "priority": priority, "once": once, "enabled": enabled,
             "mode": mode, "profile": profile, "kernel": "http://h/vmlinuz", "params": params,
             "cloud_init": cloud_init, "initrd": vec!["http://h/initrd"; initrds],
+        })
+    }
+}
+
+prop_compose! {
+    fn record()(
+        key in select(vec!["Default", "Compute", "n2", "x1000c0s3b0n0", "52:54:00:00:00:05"]),
+        kernel in select(vec!["http://bss/vmlinuz", "http://bss/vmlinuz", "artifact:k", ""]),
+        initrd in select(vec!["http://bss/initrd", ""]),
+        // The last ones look like the machine that skeletons are made for, or are signed.
+        params in "(quiet |xname=own |nid=7 |BOOTIF=none |ds=own |bss_referral_token=own |BOOTIF=01-ff-ff-ff-ff-ff-fe |nid=nid.nowhere.invalid |host.nowhere.invalid |http://nowhere.invalid |root=live:s3://b/k ){0,3}",
+        referral_token in proptest::option::of(Just("8f1c")),
+        revision in 1..9u64,
+    ) -> Value {
+        json!({
+            "key": key, "kernel": kernel, "initrd": initrd, "params": params,
+            "referral_token": referral_token, "revision": revision,
         })
     }
 }
@@ -137,7 +165,7 @@ proptest! {
         let advertise: &[&str] = if several { &["http://a", "http://b"] } else { &[] };
         let advertise = advertise.iter().map(|&url| url.to_owned()).collect();
         let booter = booter(Settings { advertise, ..Settings::default() }, seeds);
-        let place = Place { host, ..Place::default() };
+        let place = RequestOrigin { host, ..RequestOrigin::default() };
         let table = booter.table(&roster);
         let now = Timestamp::UNIX_EPOCH;
         for node in roster.nodes() {
@@ -146,7 +174,7 @@ proptest! {
             let key = asked.who.key();
             let best = table.best(&roster, node, key.as_ref(), BootContext::default());
             let Some(choice) = best else { continue };
-            let whole = booter.try_out(&roster, &table, node, &choice, place, now).expect("a script");
+            let whole = booter.validate(&roster, &table, node, &choice, place, now).expect("a script");
             // Made, kept, and remembered.
             for _ in 0..3 {
                 let answer = booter.answer(&roster, &asked, place, now, |id| roster.boot_state(id).cloned());
@@ -167,13 +195,15 @@ enum Step {
     NoNode(u8),
     State(u8, &'static str),
     NoState(u8),
-    Bss(&'static str),
+    Bss(Value),
     NoBss(&'static str),
+    /// The parameters of a kernel.
+    Image(&'static str),
     Fold,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let key = || select(vec!["Default", "n2", "52:54:00:00:00:03"]);
+    let key = select(vec!["Default", "Compute", "n2", "x1000c0s3b0n0", "52:54:00:00:00:05"]);
     prop_oneof![
         (0..3u8, config()).prop_map(|(n, spec)| Step::Config(n, spec)),
         (0..3u8).prop_map(Step::NoConfig),
@@ -182,8 +212,10 @@ fn step() -> impl Strategy<Value = Step> {
         (0..6u8, select(vec!["live", "install", "disk", "hold"]))
             .prop_map(|(n, m)| Step::State(n, m)),
         (0..6u8).prop_map(Step::NoState),
-        key().prop_map(Step::Bss),
-        key().prop_map(Step::NoBss),
+        record().prop_map(Step::Bss),
+        record().prop_map(Step::Bss),
+        key.prop_map(Step::NoBss),
+        select(vec!["", "crash=1", "xname=image"]).prop_map(Step::Image),
         Just(Step::Fold),
     ]
 }
@@ -223,9 +255,15 @@ fn after(roster: &Roster, step: &Step, revision: u64) -> Roster {
             puts.push(Resource::BootState(Arc::new(state)));
         }
         Step::NoState(n) => deletes.push(ResourceKey::BootState(id(*n))),
-        Step::Bss(key) => {
-            let record = json!({"key": key, "kernel": "http://bss/vmlinuz"});
-            puts.push(Resource::Bss(Arc::new(serde_json::from_value(record).expect("a record"))));
+        Step::Bss(record) => {
+            let record = serde_json::from_value(record.clone()).expect("a record");
+            puts.push(Resource::Bss(Arc::new(record)));
+        }
+        Step::Image(params) => {
+            let path = "http://bss/vmlinuz".to_owned();
+            let image = BssImageKey { kind: ImageKind::Kernel, path };
+            let image = BssImage { image, params: (*params).to_owned(), revision };
+            puts.push(Resource::BssImage(Arc::new(image)));
         }
         Step::NoBss(key) => deletes.push(ResourceKey::Bss(key.parse().expect("a key"))),
     }
@@ -236,10 +274,15 @@ proptest! {
     #[test]
     fn precomputed_answer_equals_the_computed_one(
         configs in proptest::collection::vec(config(), 0..3),
-        steps in proptest::collection::vec(step(), 0..8),
+        steps in proptest::collection::vec(step(), 0..10),
         prepared in any::<bool>(),
+        portable_ds in any::<bool>(),
+        advertised in proptest::option::of(Just("http://a")),
+        host in select(vec![None, Some("here:8080")]),
     ) {
-        let booter = Booter::new(Settings::default());
+        let advertise: Vec<String> = advertised.into_iter().map(str::to_owned).collect();
+        let settings = Settings { advertise, portable_ds, ..Settings::default() };
+        let booter = Booter::new(settings.clone());
         let mut roster = site(configs, &[]);
         for (revision, step) in (2..).zip([Step::Fold].into_iter().chain(steps)) {
             booter.prepare(&roster);
@@ -247,13 +290,13 @@ proptest! {
             if prepared {
                 booter.prepare(&roster);
             }
-            let fresh = Booter::new(Settings::default());
+            let fresh = Booter::new(settings.clone());
             for n in 0..6 {
                 let query = format!("mac=52:54:00:00:00:{n:02x}");
                 let asked = BootRequest::parse(&query).expect("a query");
                 let ask = |booter: &Booter| {
                     let state = |id| roster.boot_state(id).cloned();
-                    let place = Place::default();
+                    let place = RequestOrigin { host, ..RequestOrigin::default() };
                     format!("{:?}", booter.answer(&roster, &asked, place, Timestamp::UNIX_EPOCH, state))
                 };
                 // The first may make the skeleton that the second fills.
@@ -270,7 +313,7 @@ fn gaps_are_filled_with_values_of_the_machine() {
     let roster = site(vec![config], &[]);
     let booter = Booter::new(Settings::default());
     let ask = |roster: &Arc<Roster>, query: &str, host: Option<&str>| {
-        let place = Place { host, ..Place::default() };
+        let place = RequestOrigin { host, ..RequestOrigin::default() };
         let asked = BootRequest::parse(query).expect("a query");
         match booter.answer(roster, &asked, place, Timestamp::UNIX_EPOCH, |_| None) {
             Answer::Script { text, .. } => text,
@@ -310,7 +353,7 @@ fn node_gets_its_own_seed_from_the_address_it_asked() {
     };
     let booter = booter(Settings::default(), true);
     let ask = |roster: &Arc<Roster>, n: u8, host: Option<&str>| {
-        let place = Place { host, ..Place::default() };
+        let place = RequestOrigin { host, ..RequestOrigin::default() };
         let query = format!("mac=52:54:00:00:00:{n:02x}");
         let asked = BootRequest::parse(&query).expect("a query");
         match booter.answer(roster, &asked, place, Timestamp::UNIX_EPOCH, |_| None) {

@@ -37,11 +37,11 @@ pub(crate) fn routes(chassis: &Chassis) -> Vec<Route> {
     let admin = |verb| AccessClass::Admin { context: Context::Admin, verb };
     let routes = vec![
         Route::get("/healthz", AccessClass::Open, healthz)
-            .summary("The process lives")
+            .summary("Liveness of the process")
             .reason("A constant. Supervisors restart a process that does not answer")
             .gives::<Health>(200),
         Route::get("/readyz", AccessClass::Open, readyz)
-            .summary("Should requests be sent here")
+            .summary("Readiness for requests")
             .reason(
                 "The state of each check, the number of nodes, the kind of store; no addresses, \
                  no names. Load balancers have no token",
@@ -58,7 +58,7 @@ pub(crate) fn routes(chassis: &Chassis) -> Vec<Route> {
             .summary("All managed tokens, without their secrets")
             .gives::<TokenList>(200),
         Route::post("/admin/v1/tokens", admin(Verb::Write), create_token)
-            .summary("Make a token; its secret is shown only now")
+            .summary("Create a token; its secret is shown only now")
             .body_limit(64 * 1024)
             .takes::<TokenRequest>()
             .gives::<NewToken>(201),
@@ -79,7 +79,7 @@ pub(crate) fn routes(chassis: &Chassis) -> Vec<Route> {
             AccessClass::Admin { context: Context::Events, verb: Verb::Read },
             events,
         )
-        .summary("What happens, as server-sent events")
+        .summary("Events of the site, as server-sent events")
         .query(
             "since",
             "id of the last event seen, or `-N` for the last N events; `Last-Event-ID` wins",

@@ -17,7 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::scan::{Step, walk};
+use crate::scan::{ScanStep, walk};
 use crate::secret;
 
 /// How often a writer tries again when others append at the same time.
@@ -150,7 +150,7 @@ impl AuditLog {
             if records.len() < limit {
                 records.push(record);
             }
-            if records.len() < limit { Step::Go } else { Step::Enough }
+            if records.len() < limit { ScanStep::Go } else { ScanStep::Enough }
         })
         .await?;
         records.iter().map(parse).collect()
@@ -179,17 +179,17 @@ impl AuditLog {
         let mut entries = 0;
         walk(self.store.as_ref(), &top(), None, |record| {
             if last.seq == end.seq {
-                return Step::Enough;
+                return ScanStep::Enough;
             }
             match check_link(&record, &last) {
                 Ok(entry) => {
                     entries += 1;
                     last = Mark { seq: entry.seq, hash: entry.hash };
-                    Step::Go
+                    ScanStep::Go
                 }
                 Err(detail) => {
                     broken = Some((last.seq + 1, detail));
-                    Step::Enough
+                    ScanStep::Enough
                 }
             }
         })
@@ -210,7 +210,7 @@ impl AuditLog {
                 let bytes = u64::try_from(record.value.len()).unwrap_or(u64::MAX);
                 held.push((Mark { seq: entry.seq, hash: entry.hash }, entry.at, bytes));
             }
-            Step::Go
+            ScanStep::Go
         })
         .await?;
         let ages = held.iter().map(|(_, at, bytes)| (at.parse().ok(), *bytes));

@@ -1,4 +1,7 @@
-//! The gate in front of every route: who is asking, may they, and is the request within bounds.
+//! The gate in front of every route: authentication, rights and the limits of a request.
+//!
+//! Does not belong here: tokens (`token`), JWTs (`jwks`), and rights to single documents, which
+//! the contexts check.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -480,14 +483,14 @@ fn check_query(spec: &RouteSpec, request: &Request) -> Result<(), Failure> {
         if spec.lenient || declared().any(|known| known == name) {
             continue;
         }
-        let mut fault =
+        let mut diagnostic =
             Diagnostic::new(format!("?{name}"), format!("`{name}` is not a parameter here"));
-        fault.hint = match nearest(&name, declared()) {
+        diagnostic.hint = match nearest(&name, declared()) {
             Some(near) => Some(format!("did you mean `{near}`?")),
             None if spec.query.is_empty() => Some("this route takes no parameters".to_owned()),
             None => Some(format!("known are {}", declared().collect::<Vec<_>>().join(", "))),
         };
-        problem.errors.push(fault);
+        problem.errors.push(diagnostic);
     }
     match problem.errors.first() {
         None => Ok(()),

@@ -3,6 +3,8 @@
 //! `<data-dir>/ca/` holds `root.key` and `root.pem` (made once, 20 years) and `server.key` and
 //! `server.pem` (90 days, renewed automatically). The server certificate is swapped under a running
 //! listener: a renewal disconnects no client.
+//!
+//! Does not belong here: TLS connections (`listen`), and authorities of other services.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -118,12 +120,12 @@ impl Ca {
         let root_pem = ensure_root(&dir, clock.now())?;
         let root = parse_certificate(&dir.join("root.pem"), root_pem.as_bytes())?;
         warn_of_old_root(&root);
-        let key = match load_server(&dir, &root, &names, clock.now(), Remaining::AThird)? {
+        let key = match load_server(&dir, &root, &names, clock.now(), MinimumValidity::AThird)? {
             Some(key) => key,
             None => match issue_server(&dir, &root, &names, clock.now()) {
                 Ok(key) => key,
                 Err(error @ CaError::RootAway { .. }) => {
-                    let old = load_server(&dir, &root, &names, clock.now(), Remaining::Some)?;
+                    let old = load_server(&dir, &root, &names, clock.now(), MinimumValidity::Some)?;
                     let Some(old) = old else { return Err(error) };
                     tracing::error!(error = %error, "server certificate is due and not renewed");
                     old
@@ -139,7 +141,8 @@ impl Ca {
     /// Makes a new server certificate when less than a third of its life is left. True when it did.
     pub fn renew_if_due(&self) -> Result<bool, CaError> {
         let now = self.clock.now();
-        if load_server(&self.dir, &self.root, &self.names, now, Remaining::AThird)?.is_some() {
+        if load_server(&self.dir, &self.root, &self.names, now, MinimumValidity::AThird)?.is_some()
+        {
             return Ok(false);
         }
         let key = issue_server(&self.dir, &self.root, &self.names, now)?;
@@ -303,7 +306,7 @@ fn warn_of_old_root(root: &CertificateDer<'_>) {
 
 /// How much life a certificate must have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Remaining {
+enum MinimumValidity {
     AThird,
     Some,
 }
@@ -315,7 +318,7 @@ fn load_server(
     root: &CertificateDer<'_>,
     names: &BTreeSet<ServerName>,
     now: Timestamp,
-    wanted: Remaining,
+    wanted: MinimumValidity,
 ) -> Result<Option<CertifiedKey>, CaError> {
     let read = |path: PathBuf| match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -344,15 +347,15 @@ fn is_fresh(
     root: &CertificateDer<'_>,
     names: &BTreeSet<ServerName>,
     now: Timestamp,
-    wanted: Remaining,
+    wanted: MinimumValidity,
 ) -> bool {
     let (Ok((_, parsed)), Ok((_, root))) =
         (X509Certificate::from_der(certificate), X509Certificate::from_der(root))
     else {
         return false;
     };
-    let (from, until) =
-        (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());
+    let from = parsed.validity().not_before.timestamp();
+    let until = parsed.validity().not_after.timestamp();
     let left = until - now.as_second();
     let same_names = parsed
         .subject_alternative_name()
@@ -360,8 +363,8 @@ fn is_fresh(
         .flatten()
         .is_some_and(|extension| san_names(&extension.value.general_names) == *names);
     let lives = match wanted {
-        Remaining::AThird => left * 3 >= until - from,
-        Remaining::Some => left > 0,
+        MinimumValidity::AThird => left * 3 >= until - from,
+        MinimumValidity::Some => left > 0,
     };
     from <= now.as_second() && lives && same_names && parsed.issuer() == root.subject()
 }

@@ -57,6 +57,26 @@ pub const KEPT: &str = "private, no-cache";
 /// Answers now or not at all.
 pub(crate) type DirectHandler = dyn Fn(&Head<'_>) -> Option<ReadyAnswer> + Send + Sync;
 
+/// The ways of plain connections past hyper.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    pub(crate) direct: Vec<Direct>,
+    /// The paths of routes that send files.
+    pub(crate) files: Vec<&'static str>,
+}
+
+impl Ways {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.direct.is_empty() && self.files.is_empty()
+    }
+
+    /// Whether the router may answer a path with a file.
+    pub(crate) fn sends_files(&self, path: &str) -> bool {
+        let (_, path) = path::routed(path);
+        self.files.iter().any(|template| fits(template, path))
+    }
+}
+
 /// One route's way past the router.
 pub(crate) struct Direct {
     path: &'static str,

@@ -7,6 +7,8 @@
 //! Ids are `incarnation.seq`. An incarnation is one life of one controller; its name begins with
 //! its start time, so that `event/<incarnation>/<seq>` is in order across restarts. A clean stop
 //! stores an `end` record; an incarnation without one may have lost events.
+//!
+//! Does not belong here: the audit log (`audit`), and the meaning of events.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audit::{Retention, excess};
 use crate::clock::Clock;
-use crate::scan::{Step, walk};
+use crate::scan::{ScanStep, walk};
 use crate::secret;
 
 /// Events waiting for the store. Together with one batch in flight this must be less than [`RING`]:
@@ -234,7 +236,7 @@ impl EventBus {
             };
             let bytes = u64::try_from(record.value.len()).unwrap_or(u64::MAX);
             held.push((record.key, at, bytes));
-            Step::Go
+            ScanStep::Go
         })
         .await?;
         let cut =
@@ -286,45 +288,45 @@ impl Bus {
     ) -> Result<(), &'static str> {
         let mut at = since.clone();
         let mut ended = false;
-        let mut fault: Option<&'static str> = None;
+        let mut reason: Option<&'static str> = None;
         let start = key_of(&since.incarnation, since.seq);
         let walked = walk(self.store.as_ref(), &top(), Some(start), |record| {
-            let Some(id) = id_of(&record.key) else { return Step::Go };
+            let Some(id) = id_of(&record.key) else { return ScanStep::Go };
             if id.incarnation > self.incarnation
                 || (id.incarnation == self.incarnation && id.seq > own_until)
             {
-                return Step::Enough;
+                return ScanStep::Enough;
             }
             if id.incarnation != at.incarnation {
                 if !ended {
-                    fault = Some("the controller stopped without storing its last events");
-                    return Step::Enough;
+                    reason = Some("the controller stopped without storing its last events");
+                    return ScanStep::Enough;
                 }
                 at = EventId { incarnation: id.incarnation.clone(), seq: 0 };
                 ended = false;
             }
             if id.seq != at.seq + 1 || events.len() == REPLAY_MAX {
-                fault = Some("events are missing");
-                return Step::Enough;
+                reason = Some("events are missing");
+                return ScanStep::Enough;
             }
             at = id;
             match serde_json::from_slice(&record.value) {
                 Ok(EventRecord::Event(event)) => events.push(Arc::new(event)),
                 Ok(EventRecord::End) => ended = true,
                 Err(_) => {
-                    fault = Some("stored events cannot be read");
-                    return Step::Enough;
+                    reason = Some("stored events cannot be read");
+                    return ScanStep::Enough;
                 }
             }
-            Step::Go
+            ScanStep::Go
         })
         .await;
         if let Err(error) = walked {
             tracing::warn!(error = %hoist_diagnostic::chain(&error), "events not replayed");
             return Err("the store cannot be read");
         }
-        if let Some(fault) = fault {
-            return Err(fault);
+        if let Some(reason) = reason {
+            return Err(reason);
         }
         let complete = if at.incarnation == self.incarnation {
             at.seq == own_until
@@ -347,7 +349,7 @@ impl Bus {
                 }
                 newest.push_back(Arc::new(event));
             }
-            Step::Go
+            ScanStep::Go
         })
         .await;
         if let Err(error) = walked {

@@ -1,4 +1,4 @@
-//! Reading requests: JSON bodies, query strings and path parameters whose faults are problems with
+//! Reading requests: JSON bodies, query strings and path parameters whose errors are problems with
 //! a place and a hint, never plain text.
 
 use axum::body::Bytes;
@@ -151,10 +151,11 @@ pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
         let at = format!("line {} column {}", error.line(), error.column());
         let message = error.to_string();
         let message = message.strip_suffix(&format!(" at {at}")).unwrap_or(&message);
-        let mut fault = Diagnostic::new(at, message);
-        fault.hint = nearest_expected(message).map(|name| format!("did you mean `{name}`?"));
+        let mut diagnostic = Diagnostic::new(at, message);
+        diagnostic.hint = nearest_expected(message).map(|name| format!("did you mean `{name}`?"));
         Failure::from(
-            Problem::new(code, format!("the body is not valid: {message}")).with_diagnostic(fault),
+            Problem::new(code, format!("the body is not valid: {message}"))
+                .with_diagnostic(diagnostic),
         )
     })
 }

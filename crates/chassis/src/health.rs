@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_worst_finding_is_the_answer_and_a_hanging_check_does_not_hang() {
+    async fn health_is_the_worst_result_and_hanging_checks_time_out() {
         let readiness = Readiness::default();
         assert_eq!(readiness.check().await.status, HealthStatus::Ok);
         readiness.add("fine", || async { CheckResult::ok("") });

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use hoist_api::Code;
+use http::{HeaderValue, header};
 use parking_lot::{Mutex, MutexGuard};
+use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
@@ -43,24 +46,24 @@ impl Default for AnswerPermits {
 
 impl AnswerPermits {
     pub async fn take(&self) -> Result<AnswerPermit, Failure> {
-        let turn = tokio::time::timeout(TIMEOUT, Arc::clone(&self.0).acquire_owned()).await;
-        let Ok(Ok(turn)) = turn else {
+        let permit = tokio::time::timeout(TIMEOUT, Arc::clone(&self.0).acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else {
             return Err(Failure::new(Code::Timeout, "too many are reading everything")
                 .with_remedy("ask for single nodes, or again in a while"));
         };
-        Ok(turn)
+        Ok(permit)
     }
 }
 
-/// The body of an answer, which is dropped with its turn when it is read, or when its reader is too
+/// The body of an answer, which is dropped with its permit when it is read, or when its reader is too
 /// slow. The pieces are made as they are read.
-pub fn lend<P>(tasks: &Tasks, pieces: P, turn: AnswerPermit) -> Body
+pub fn lend<P>(tasks: &Tasks, pieces: P, permit: AnswerPermit) -> Body
 where
     P: Iterator<Item = Bytes> + Send + 'static,
 {
     let (reading, mut read) = oneshot::channel::<()>();
     let due = Instant::now() + GRACE;
-    let lent = LentAnswer { pieces, due, paced: due, _turn: turn };
+    let lent = LentAnswer { pieces, due, paced: due, _permit: permit };
     let held = Arc::new(RemainingAnswer(Mutex::new(Some(lent))));
     let watched = Arc::clone(&held);
     tasks.spawn("whole site", async move {
@@ -87,6 +90,47 @@ pub fn cut(mut text: Bytes) -> impl Iterator<Item = Bytes> + Send {
     })
 }
 
+/// A JSON answer in pieces. A large text is neither copied while it grows, nor in memory as a whole
+/// while it is sent.
+pub fn json(value: &impl Serialize) -> Response {
+    let mut text = TextPieces::default();
+    if let Err(error) = serde_json::to_writer(&mut text, value) {
+        tracing::error!(%error, "answer cannot be written as JSON");
+        return Failure::new(Code::Internal, "the log has the reason").into_response();
+    }
+    let TextPieces { mut pieces, last } = text;
+    let body = if pieces.is_empty() {
+        Body::from(last)
+    } else {
+        pieces.push(last.into());
+        Body::from_stream(stream::iter(pieces.into_iter().map(Ok::<_, io::Error>)))
+    };
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], body).into_response()
+}
+
+#[derive(Default)]
+struct TextPieces {
+    pieces: Vec<Bytes>,
+    last: Vec<u8>,
+}
+
+impl io::Write for TextPieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let bytes = &bytes[..bytes.len().min(PIECE)];
+        if self.last.len() + bytes.len() > PIECE && !self.last.is_empty() {
+            let full = std::mem::replace(&mut self.last, Vec::with_capacity(PIECE));
+            self.pieces.push(full.into());
+        }
+        self.last.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The rest of an answer.
 struct RemainingAnswer<P>(Mutex<Option<LentAnswer<P>>>);
 
@@ -97,7 +141,7 @@ struct LentAnswer<P> {
     /// Deadline by the bytes taken so far. Socket buffers take megabytes before a reader reads, so
     /// the idle deadline alone says little.
     paced: Instant,
-    _turn: AnswerPermit,
+    _permit: AnswerPermit,
 }
 
 impl<P: Iterator<Item = Bytes>> RemainingAnswer<P> {
@@ -129,9 +173,9 @@ mod tests {
 
     use super::*;
 
-    async fn lent(turns: &AnswerPermits, length: usize) -> Body {
-        let turn = turns.take().await.unwrap();
-        lend(&Tasks::default(), cut(vec![b'x'; length].into()), turn)
+    async fn lent(permits: &AnswerPermits, length: usize) -> Body {
+        let permit = permits.take().await.unwrap();
+        lend(&Tasks::default(), cut(vec![b'x'; length].into()), permit)
     }
 
     fn one() -> AnswerPermits {
@@ -140,26 +184,42 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_has_its_turn_until_it_is_read() {
-        let turns = one();
+        let permits = one();
         for length in [0, 1, PIECE, 3 * PIECE + 1] {
-            let body = lent(&turns, length).await;
-            assert_eq!(turns.0.available_permits(), 0);
+            let body = lent(&permits, length).await;
+            assert_eq!(permits.0.available_permits(), 0);
             assert_eq!(body.collect().await.unwrap().to_bytes().len(), length);
             // Waits for it.
-            drop(turns.0.acquire().await.unwrap());
+            drop(permits.0.acquire().await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn large_json_comes_in_pieces_and_small_json_whole() {
+        for (count, is_whole) in [(1, true), (PIECE, false)] {
+            let value = vec!["text"; count];
+            let mut body = json(&value).into_body();
+            assert_eq!(axum::body::HttpBody::size_hint(&body).exact().is_some(), is_whole);
+            let mut read = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let piece = frame.unwrap().into_data().unwrap();
+                assert!(piece.len() <= PIECE, "{}", piece.len());
+                read.extend_from_slice(&piece);
+            }
+            assert_eq!(read, serde_json::to_vec(&value).unwrap());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn unread_answer_is_dropped() {
-        let turns = one();
-        let mut body = lent(&turns, 300 * PIECE).await;
+        let permits = one();
+        let mut body = lent(&permits, 300 * PIECE).await;
         for _ in 0..200 {
             assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), PIECE);
         }
         let before = Instant::now();
-        // Who waits for a turn gets it.
-        drop(turns.take().await.unwrap());
+        // Who waits for a permit gets it.
+        drop(permits.take().await.unwrap());
         assert_eq!(before.elapsed(), GRACE);
         assert!(body.frame().await.unwrap().is_err(), "a part is not taken for the whole");
     }
@@ -168,26 +228,26 @@ mod tests {
     async fn a_reader_has_to_keep_pace() {
         let pieces = 400;
         for (pause, arrives) in [(120, true), (160, false)] {
-            let turns = one();
-            let mut body = lent(&turns, pieces * PIECE).await;
+            let permits = one();
+            let mut body = lent(&permits, pieces * PIECE).await;
             let mut read = 0;
             while let Some(Ok(frame)) = body.frame().await {
                 read += frame.into_data().unwrap().len();
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
             assert_eq!(read == pieces * PIECE, arrives, "{pause}: {read}");
-            // However slow it is, the turn comes back.
+            // However slow it is, the permit comes back.
             let longest = GRACE + Duration::from_secs(1) * 400 / 8;
-            drop(tokio::time::timeout(longest, turns.0.acquire()).await.unwrap().unwrap());
+            drop(tokio::time::timeout(longest, permits.0.acquire()).await.unwrap().unwrap());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn request_without_a_permit_is_refused_in_time() {
-        let turns = one();
-        let _turn = turns.take().await.unwrap();
+        let permits = one();
+        let _permit = permits.take().await.unwrap();
         let before = Instant::now();
-        let refused = turns.take().await.unwrap_err();
+        let refused = permits.take().await.unwrap_err();
         assert_eq!(refused.problem().code, Code::Timeout);
         assert_eq!(before.elapsed(), TIMEOUT);
     }

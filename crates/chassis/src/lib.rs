@@ -23,6 +23,7 @@ pub mod direct;
 pub mod events;
 pub mod extract;
 pub mod failure;
+pub mod file_answer;
 pub mod health;
 mod host;
 pub mod jwks;

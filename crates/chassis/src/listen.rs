@@ -5,6 +5,8 @@
 //!
 //! Plain connections are accepted when their first bytes have arrived, or after [`SILENCE`]. Most
 //! are then answered and closed in one go, and a client that only connects occupies no slot.
+//!
+//! Does not belong here: routing, authentication and answers.
 
 use std::convert::Infallible;
 use std::io;
@@ -39,7 +41,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::Service;
 
 use crate::addresses::{Clients, CountedConnection};
-use crate::direct::{self, Direct};
+use crate::direct::{self, Ways};
 use crate::peer::{Peer, Proxies};
 use crate::plain::PlainEnd;
 use crate::streams::{AnswerBody, StreamSlots, StreamTasks, Streams};
@@ -108,7 +110,7 @@ const SMALL: usize = 2048;
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) router: Router,
-    pub(crate) direct: Vec<Direct>,
+    pub(crate) ways: Ways,
     /// Where handlers run.
     pub(crate) workers: Handle,
 }
@@ -231,10 +233,10 @@ impl Host {
 
     /// Tries to answer a plain connection before a task is started for it.
     fn at_once(&self, stream: &std::net::TcpStream, peer: &Peer) -> Option<PlainEnd> {
-        if self.tls.is_some() || self.app.direct.is_empty() {
+        if self.tls.is_some() || self.app.ways.is_empty() {
             return None;
         }
-        match plain::at_once(stream, peer, &self.app.direct) {
+        match plain::at_once(stream, peer, &self.app.ways) {
             Poll::Ready(turn) => turn,
             Poll::Pending => None,
         }
@@ -274,15 +276,15 @@ impl Host {
 
     async fn greet_plain(&self, mut stream: TcpStream, peer: Peer, first: Option<PlainEnd>) {
         let mut read = Vec::new();
-        if !self.app.direct.is_empty() {
+        if !self.app.ways.is_empty() {
             let bounds = plain::Bounds {
                 idle: self.limits.header_timeout,
                 write_stall: self.limits.write_stall,
                 stopping: &self.stopping,
                 abort: &self.abort,
             };
-            match plain::serve(&mut stream, &peer, &self.app.direct, bounds, first).await {
-                Some(first) => read = first,
+            match plain::serve(stream, &peer, &self.app, bounds, first).await {
+                Some(left) => (stream, read) = left,
                 None => return,
             }
         }
@@ -407,28 +409,24 @@ impl App {
         request: Request<Incoming>,
         peer: &Peer,
     ) -> impl Future<Output = Response<Outgoing>> + Send + use<> {
-        let answer = match direct::answer(&self.direct, &request, peer) {
+        let answer = match direct::answer(&self.ways.direct, &request, peer) {
             Some(response) => Ok(response.map(|body| Either::Left(Full::new(body)))),
-            None => Err(self.route(request, peer)),
+            None => Err(self.route(request.map(Body::new), peer)),
         };
         async move {
             match answer {
                 Ok(response) => response,
-                Err(routed) => {
-                    let Ok(response) = routed.await.unwrap_or_else(|error| Ok(broken(&error)));
-                    response.map(Either::Right)
-                }
+                Err(routed) => routed.await.map(Either::Right),
             }
         }
     }
 
     /// Runs the router. The work ends when the client hangs up.
-    fn route(
+    pub(crate) fn route(
         &self,
-        request: Request<Incoming>,
+        mut request: Request<Body>,
         peer: &Peer,
-    ) -> AbortOnDropHandle<Result<Response<Body>, Infallible>> {
-        let mut request = request.map(Body::new);
+    ) -> impl Future<Output = Response<Body>> + Send + use<> {
         let (prefix, path) = path::routed(request.uri().path());
         if path != request.uri().path() {
             *request.uri_mut() = path::with_path(request.uri(), path);
@@ -436,7 +434,11 @@ impl App {
         let extensions = request.extensions_mut();
         extensions.insert(prefix);
         extensions.insert(peer.clone());
-        AbortOnDropHandle::new(self.workers.spawn(self.router.clone().call(request)))
+        let work = AbortOnDropHandle::new(self.workers.spawn(self.router.clone().call(request)));
+        async move {
+            let Ok(response) = work.await.unwrap_or_else(|error| Ok(broken(&error)));
+            response
+        }
     }
 }
 
@@ -525,7 +527,7 @@ impl Drop for OpenConnection {
 }
 
 /// A connection whose writes must get somewhere: one that takes nothing for `limit` is an error.
-struct Stall<I> {
+pub(crate) struct Stall<I> {
     io: I,
     limit: Duration,
     /// Runs while a write waits.
@@ -533,7 +535,7 @@ struct Stall<I> {
 }
 
 impl<I> Stall<I> {
-    fn new(io: I, limit: Duration) -> Self {
+    pub(crate) fn new(io: I, limit: Duration) -> Self {
         Self { io, limit, timer: None }
     }
 

@@ -2,6 +2,8 @@
 //! and no state is kept between requests. The first other request goes to hyper, with the
 //! connection and every byte that was read.
 //!
+//! Requests for files are answered by the router, and sent by [`file_answer`](crate::file_answer).
+//!
 //! Only whole requests without a body are handled, one at a time, so the start of the next request
 //! is never in doubt. Hyper judges everything unusual.
 
@@ -19,7 +21,9 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use crate::direct::{Direct, Fields, Head, KEPT, ReadyAnswer};
+use crate::direct::{Direct, Fields, Head, KEPT, ReadyAnswer, Ways};
+use crate::file_answer::{self, Transfer};
+use crate::listen::App;
 use crate::peer::Peer;
 
 /// Requests of firmware have some two hundred bytes.
@@ -49,6 +53,8 @@ pub(crate) enum PlainEnd {
     End,
     /// The client takes its answer slowly; this is left of it.
     Slow { rest: Vec<u8>, close: bool },
+    /// The request may be for a file.
+    File { read: Vec<u8>, close: bool },
     /// Something was asked that is not answered here.
     Other(Vec<u8>),
 }
@@ -58,6 +64,10 @@ pub(crate) enum PlainEnd {
 enum Reply {
     Keep,
     Close,
+    /// The router's.
+    File {
+        close: bool,
+    },
     /// There is none here.
     Other,
 }
@@ -79,7 +89,7 @@ pub(crate) struct Bounds<'a> {
 pub(crate) fn at_once(
     stream: &std::net::TcpStream,
     peer: &Peer,
-    ways: &[Direct],
+    ways: &Ways,
 ) -> Poll<Option<PlainEnd>> {
     answer(&mut &*stream, peer, ways, &mut Instant::now())
 }
@@ -87,12 +97,12 @@ pub(crate) fn at_once(
 /// Serves requests until one cannot be answered here, beginning with the result of the first.
 /// Returns the bytes that were read of that request, or nothing when the connection has ended.
 pub(crate) async fn serve(
-    stream: &mut TcpStream,
+    mut stream: TcpStream,
     peer: &Peer,
-    ways: &[Direct],
+    app: &App,
     bounds: Bounds<'_>,
     mut first: Option<PlainEnd>,
-) -> Option<Vec<u8>> {
+) -> Option<(TcpStream, Vec<u8>)> {
     let mut since = Instant::now();
     // Whether the two know whom to wake.
     let mut watched = false;
@@ -104,7 +114,7 @@ pub(crate) async fn serve(
                 return Poll::Ready(turn);
             }
             let before = since;
-            let turn = answer_all(stream, peer, ways, &mut since, context);
+            let turn = answer_all(&mut stream, peer, &app.ways, &mut since, context);
             // They are not what woke us if there was a request.
             if turn.is_ready() || watched && since != before {
                 return turn;
@@ -114,7 +124,29 @@ pub(crate) async fn serve(
         });
         match turn.await {
             PlainEnd::End => return None,
-            PlainEnd::Other(read) => return Some(read),
+            PlainEnd::Other(read) => return Some((stream, read)),
+            PlainEnd::File { read, close } => {
+                let Some(request) = file_answer::request::<MAX_FIELDS>(&read) else {
+                    return Some((stream, read));
+                };
+                let routed = app.route(request, peer);
+                let sent = async {
+                    let response = routed.await;
+                    let date = SCRATCH
+                        .with_borrow_mut(|scratch| scratch.date.at(Instant::now()).to_owned());
+                    let stall = bounds.write_stall;
+                    let sending = Transfer { workers: &app.workers, stall, close, date: &date };
+                    sending.send(stream, response).await
+                };
+                let sent = tokio::select! {
+                    () = bounds.abort.cancelled() => return None,
+                    sent = sent => sent,
+                };
+                stream =
+                    sent.inspect_err(|error| tracing::debug!(%error, "file not sent")).ok()??;
+                watched = false;
+                since = Instant::now();
+            }
             PlainEnd::Slow { rest, close } => {
                 let written = tokio::select! {
                     () = bounds.abort.cancelled() => return None,
@@ -153,7 +185,7 @@ fn ended(
 fn answer_all(
     stream: &mut TcpStream,
     peer: &Peer,
-    ways: &[Direct],
+    ways: &Ways,
     since: &mut Instant,
     context: &mut Context<'_>,
 ) -> Poll<PlainEnd> {
@@ -169,7 +201,7 @@ fn answer_all(
 fn answer(
     wire: &mut impl Wire,
     peer: &Peer,
-    ways: &[Direct],
+    ways: &Ways,
     since: &mut Instant,
 ) -> Poll<Option<PlainEnd>> {
     SCRATCH.with_borrow_mut(|Scratch { request, answer, date }| {
@@ -179,11 +211,15 @@ fn answer(
         };
         let now = Instant::now();
         let reply = reply(request, peer, ways, now, date, answer);
-        if reply == Reply::Other {
-            return Poll::Ready(Some(PlainEnd::Other(request.to_vec())));
-        }
+        let close = match reply {
+            Reply::Keep => false,
+            Reply::Close => true,
+            Reply::File { close } => {
+                return Poll::Ready(Some(PlainEnd::File { read: request.to_vec(), close }));
+            }
+            Reply::Other => return Poll::Ready(Some(PlainEnd::Other(request.to_vec()))),
+        };
         *since = now;
-        let close = reply == Reply::Close;
         let written = match wire.write(answer) {
             Poll::Ready(Ok(written)) => written,
             Poll::Ready(Err(_)) => return Poll::Ready(Some(PlainEnd::End)),
@@ -243,7 +279,7 @@ fn unless_waiting(outcome: io::Result<usize>) -> Poll<io::Result<usize>> {
 fn reply(
     request: &[u8],
     peer: &Peer,
-    ways: &[Direct],
+    ways: &Ways,
     now: Instant,
     date: &mut Date,
     out: &mut Vec<u8>,
@@ -262,7 +298,9 @@ fn reply(
     }
     let Some(close) = closes(parsed.headers) else { return Reply::Other };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let Some((way, path, prefix)) = Direct::find(ways, path) else { return Reply::Other };
+    let Some((way, path, prefix)) = Direct::find(&ways.direct, path) else {
+        return if ways.sends_files(path) { Reply::File { close } } else { Reply::Other };
+    };
     let head = Head { path, query, fields: Fields::Lines(parsed.headers), peer, prefix };
     let Some(ready) = way.answer(&head, now) else { return Reply::Other };
     out.clear();
@@ -341,7 +379,7 @@ mod tests {
 
     const REQUEST: &str = "GET /boot/v1/bootscript?mac=1 HTTP/1.1\r\nhost: h\r\n\r\n";
 
-    fn ways() -> [Direct; 1] {
+    fn ways() -> Ways {
         let answer = |head: &Head<'_>| {
             Some(ReadyAnswer {
                 content_type: "text/plain",
@@ -349,7 +387,8 @@ mod tests {
                 etag: None,
             })
         };
-        [Direct::new("/boot/v1/bootscript", Arc::new(answer))]
+        let direct = vec![Direct::new("/boot/v1/bootscript", Arc::new(answer))];
+        Ways { direct, files: vec!["/artifacts/{digest}"] }
     }
 
     fn peer() -> Peer {
@@ -454,7 +493,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_part_of_a_request_is_taken_for_one(length in 0..REQUEST.len()) {
+        fn partial_request_is_not_answered(length in 0..REQUEST.len()) {
             prop_assert_eq!(answered(&REQUEST.as_bytes()[..length]).0, Reply::Other);
         }
 

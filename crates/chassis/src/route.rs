@@ -1,5 +1,5 @@
-//! The route table: one declaration per route gives the handler its path, who may call it, what it
-//! takes and gives, its limits, and its place in the `OpenAPI` document.
+//! The route table: one declaration per route gives a handler its path, access class, input,
+//! output, limits, and place in the `OpenAPI` document.
 //!
 //! A context of the domain has one function that returns its routes:
 //!
@@ -21,6 +21,9 @@
 //!     ]
 //! }
 //! ```
+//!
+//! Does not belong here: the gate that enforces a declaration (`auth`), and the document itself
+//! (`openapi`).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -87,6 +90,7 @@ pub struct RouteSpec {
     pub(crate) selective: bool,
     pub(crate) lenient: bool,
     pub(crate) legacy: bool,
+    pub(crate) sends_files: bool,
     pub(crate) request: Option<Content>,
     pub(crate) answers: Vec<Answer>,
 }
@@ -207,6 +211,7 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
             selective: false,
             lenient: false,
             legacy: false,
+            sends_files: false,
             request: None,
             answers: Vec::new(),
         };
@@ -307,6 +312,14 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
         F: Fn(&Head<'_>) -> Option<ReadyAnswer> + Send + Sync + 'static,
     {
         self.direct = Some(Arc::new(answer));
+        self
+    }
+
+    /// Answers may have a [`FilePart`](crate::file_answer::FilePart), which plain connections let the
+    /// kernel send.
+    #[must_use]
+    pub fn sends_files(mut self) -> Self {
+        self.spec.sends_files = true;
         self
     }
 
@@ -458,6 +471,12 @@ impl RouteTable {
         ways
     }
 
+    /// The paths of routes that send files.
+    pub(crate) fn files(&self) -> Vec<&'static str> {
+        let sending = self.specs().filter(|spec| spec.sends_files && spec.method == Method::GET);
+        sending.map(|spec| spec.path).collect()
+    }
+
     pub(crate) fn into_router(self, gate: &Arc<Gate>) -> Router {
         let legacy = self.legacy_methods();
         let mut paths: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
@@ -509,7 +528,7 @@ async fn unknown_path(uri: Uri) -> Response {
         // In BSS's words: its clients print them.
         return (StatusCode::NOT_FOUND, "404 page not found\n").into_response();
     }
-    Failure::new(Code::UnknownRoute, "there is no such path")
+    Failure::new(Code::UnknownRoute, "path not found")
         .with_remedy("`/openapi.json` lists all of them")
         .into_response()
 }

@@ -7,7 +7,7 @@ const PAGE: usize = 1000;
 
 /// Whether [`walk`] continues after a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ScanStep {
     Go,
     Enough,
 }
@@ -18,7 +18,7 @@ pub async fn walk(
     store: &dyn Store,
     top: &Key,
     after: Option<Key>,
-    mut visit: impl FnMut(Record) -> Step + Send,
+    mut visit: impl FnMut(Record) -> ScanStep + Send,
 ) -> Result<Revision, StoreError> {
     let prefix = Prefix::Under(top.clone());
     let mut cursor = match after {
@@ -32,7 +32,7 @@ pub async fn walk(
     loop {
         let page = store.list(&prefix, cursor, PAGE).await?;
         for record in page.records {
-            if visit(record) == Step::Enough {
+            if visit(record) == ScanStep::Enough {
                 return Ok(page.revision);
             }
         }

@@ -1,5 +1,7 @@
-//! Putting it together: from a data directory, a store and the contexts' routes to a running
-//! server, and back to nothing without a task left over.
+//! The server: started from a data directory, a store and the routes of the contexts. Guarantees that
+//! no task is left after it stopped.
+//!
+//! Does not belong here: routes and rules of any context.
 
 use std::fmt;
 use std::io;
@@ -24,6 +26,7 @@ use crate::audit::{AuditLog, Retention};
 use crate::auth::{BssAuth, Failures, Gate, Policy, WriteScope, no_scope};
 use crate::ca::{self, Ca, CaError, ServerName};
 use crate::clock::{Clock, SystemClock};
+use crate::direct::Ways;
 use crate::events::EventBus;
 use crate::health::{CheckResult, Readiness};
 use crate::host::HostNames;
@@ -378,7 +381,7 @@ impl PreparedServer {
         table.check(&builder.policy)?;
         let access_classes = table.access_classes();
         let open_routes = table.open_routes();
-        let direct = table.direct(&builder.policy);
+        let ways = Ways { direct: table.direct(&builder.policy), files: table.files() };
         let gate = Gate {
             write_scope: builder.write_scope,
             policy: builder.policy.clone(),
@@ -403,7 +406,7 @@ impl PreparedServer {
             .layer(compress::for_everybody());
         Ok(AssembledRoutes {
             jwks,
-            app: App { router, direct, workers: Handle::current() },
+            app: App { router, ways, workers: Handle::current() },
             access_classes,
             open_routes,
         })

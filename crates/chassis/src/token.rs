@@ -30,7 +30,7 @@ use crate::audit::{AuditError, AuditLog, Draft};
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::principal::{Grant, Principal, Who};
-use crate::scan::{Step, walk};
+use crate::scan::{ScanStep, walk};
 use crate::secret;
 
 /// What every token of ours starts with, so that secret scanners can find leaked ones.
@@ -203,7 +203,7 @@ impl Tokens {
     /// Makes the token useless, here at once and elsewhere with the next watch. Revoking twice is
     /// fine.
     pub async fn revoke(&self, id: &str, draft: Draft) -> Result<Token, Failure> {
-        let missing = || Failure::new(Code::NotFound, format!("there is no token `{id}`"));
+        let missing = || Failure::new(Code::NotFound, format!("token `{id}` not found"));
         if id.len() != ID_CHARS || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Err(missing());
         }
@@ -232,7 +232,7 @@ impl Tokens {
             if let Some(known) = KnownToken::read(&record) {
                 table.insert(known.stored.id.clone(), Arc::new(known));
             }
-            Step::Go
+            ScanStep::Go
         })
         .await?;
         let _update = self.update.lock();
@@ -373,9 +373,9 @@ fn check_request(
             None
         }
         Some(Err(_)) => {
-            let fault = Diagnostic::new("$.expires", "not a time with an offset")
+            let diagnostic = Diagnostic::new("$.expires", "not a time with an offset")
                 .hint("write `2027-01-31T00:00:00Z`");
-            problem.errors.push(fault);
+            problem.errors.push(diagnostic);
             None
         }
     };

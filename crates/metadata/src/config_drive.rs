@@ -29,9 +29,8 @@ pub fn tree(rendered: &RenderedDocuments) -> BTreeMap<String, Bytes> {
         let text = String::from_utf8_lossy(&documents.vendor_data);
         put("vendor_data.json", pretty(&json!({ "cloud-init": text })));
     }
-    // Even an empty one makes the client configure the network.
-    if let Some(config) = &rendered.network_config {
-        put("network_data.json", pretty(&network_data(config)));
+    if let Some(network) = rendered.network_config.as_ref().and_then(network_data) {
+        put("network_data.json", pretty(&network));
     }
     files
 }
@@ -66,13 +65,16 @@ fn meta_data(meta: &Map<String, Value>) -> Value {
     Value::Object(out)
 }
 
-/// `OpenStack`'s words for a network-config of version 2.
-fn network_data(config: &Map<String, Value>) -> Value {
+/// `OpenStack`'s words for a network-config of version 2. They have none for an optional interface,
+/// and a client stops if an interface is missing in the machine, so only the others are in it; `None`
+/// if there is no other, because even an empty one makes the client configure the network.
+fn network_data(config: &Map<String, Value>) -> Option<Value> {
     let mut links = Vec::new();
     let mut networks = Vec::new();
     let mut services = Vec::new();
     let section = |key: &str| config.get(key).and_then(Value::as_object).into_iter().flatten();
-    for (name, port) in section("ethernets") {
+    let is_required = |port: &Value| port["optional"] != true;
+    for (name, port) in section("ethernets").filter(|(_, port)| is_required(port)) {
         let mut link = Map::new();
         link.insert("id".to_owned(), name.as_str().into());
         link.insert("type".to_owned(), "phy".into());
@@ -85,14 +87,19 @@ fn network_data(config: &Map<String, Value>) -> Value {
     }
     for (name, vlan) in section("vlans") {
         let parent = vlan["link"].as_str().unwrap_or_default();
-        let mac = &config["ethernets"][parent]["match"]["macaddress"];
+        let port = &config["ethernets"][parent];
+        if !is_required(port) {
+            continue;
+        }
+        let mac = &port["match"]["macaddress"];
         links.push(json!({
             "id": name, "type": "vlan", "vlan_link": parent, "vlan_id": vlan["id"],
             "vlan_mac_address": mac,
         }));
         place(name, vlan, &mut networks, &mut services);
     }
-    json!({ "links": links, "networks": networks, "services": services })
+    (!links.is_empty())
+        .then(|| json!({ "links": links, "networks": networks, "services": services }))
 }
 
 /// The addresses of a link, each as a network of its own.

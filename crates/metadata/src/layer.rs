@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hoist_model::metadata_layer::{PartOf, PartType, keys_on};
-use hoist_model::{MetadataLayer, Secret};
+use hoist_model::{MetadataLayer, MetadataLayerSpec, Secret};
 use hoist_template::Templates;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -22,6 +22,11 @@ pub const MAX_TEXT: usize = 256 * 1024;
 pub const MAX_SOURCE: usize = hoist_model::metadata_layer::MAX_LAYER;
 /// Most that a layer says to one node, before it is written down.
 const MAX_SPOKEN: usize = crate::render::MAX_SAID;
+
+/// Most bytes and templates of a layer that is rendered while other machines wait for the thread:
+/// some 100 µs.
+const MAX_QUICK_BYTES: usize = 8 * 1024;
+const MAX_QUICK_TEMPLATES: usize = 16;
 
 /// How templates begin. Comments (`{#`) alone make none: shells write `${#name}`.
 const MARKERS: [&str; 2] = ["{{", "{%"];
@@ -46,6 +51,7 @@ pub struct Layer {
     templates: Templates,
     /// An error that applies to every node.
     broken: Option<LayerFailure>,
+    is_quick: bool,
 }
 
 /// Why a layer says nothing about a node.
@@ -87,6 +93,7 @@ impl Layer {
             templates: Templates::new(FUEL),
             count: 0,
             source: 0,
+            repeats: false,
             client: spec.client_templates,
             wrong: None,
         };
@@ -107,6 +114,9 @@ impl Layer {
                 (part.document, part.r#type, content)
             })
             .collect();
+        let is_quick = !maker.repeats
+            && maker.count <= MAX_QUICK_TEMPLATES
+            && content_size(spec) <= MAX_QUICK_BYTES;
         let broken = maker.wrong.map(|(at, reason)| LayerFailure {
             layer: source.name.clone(),
             at,
@@ -125,7 +135,14 @@ impl Layer {
             replace: spec.replace.iter().filter_map(|way| keys_on(way)).collect(),
             templates: maker.templates,
             broken,
+            is_quick,
         }
+    }
+
+    /// Whether rendering takes little time, whatever the node: the layer is small and repeats
+    /// nothing.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.is_quick
     }
 
     /// The error that applies to every node, if there is one.
@@ -186,6 +203,8 @@ struct Maker {
     count: usize,
     /// Bytes of all templates so far.
     source: usize,
+    /// Some template may have a loop.
+    repeats: bool,
     client: bool,
     wrong: Option<(String, String)>,
 }
@@ -202,7 +221,7 @@ impl Maker {
         if let Some(secret) = Secret::in_value(value) {
             return match secret {
                 Ok(secret) => Piece::Secret(at.to_owned(), secret),
-                Err(reason) => self.wrong(at, reason),
+                Err(error) => self.wrong(at, error.to_string()),
             };
         }
         match value {
@@ -237,6 +256,7 @@ impl Maker {
             return self.wrong(at, format!("more than {MAX_TEMPLATES} templates"));
         }
         self.source += text.len();
+        self.repeats |= text.contains("{%") && text.contains("for");
         if self.source > MAX_SOURCE {
             return self.wrong(at, format!("the templates are longer than {MAX_SOURCE} bytes"));
         }
@@ -314,7 +334,8 @@ impl<V: Serialize> Speaker<'_, V> {
             }
             Piece::Secret(at, secret) => {
                 let shown = shown(self.secrets, secret);
-                let Some(text) = shown.map_err(|reason| self.layer.failed(at, reason))? else {
+                let failed = |error| self.layer.failed(at, hoist_diagnostic::chain(&error));
+                let Some(text) = shown.map_err(failed)? else {
                     return Ok(None);
                 };
                 if self.goes_to_client(at) && has_client_syntax(&text) {
@@ -349,8 +370,16 @@ impl<V: Serialize> Speaker<'_, V> {
     }
 }
 
+fn content_size(spec: &MetadataLayerSpec) -> usize {
+    let maps = [&spec.meta_data, &spec.user_data, &spec.vendor_data];
+    let maps = maps.into_iter().flatten().map(|(key, value)| key.len() + size_of(value));
+    let keys = spec.public_keys.iter().map(String::len);
+    let parts = spec.parts.iter().map(|part| size_of(&part.content));
+    maps.chain(keys).chain(parts).sum()
+}
+
 /// About as much as it is in a document.
-fn size_of(value: &Value) -> usize {
+pub(crate) fn size_of(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
         Value::Array(list) => list.iter().map(size_of).sum(),

@@ -30,4 +30,4 @@ pub use provider::MetadataProvider;
 pub use render::{RenderedDocuments, With, instance_id, render};
 pub use renderer::{Basis, RenderResult, Renderer};
 pub use rule::LayerRule;
-pub use secret::{Resolve, Secrets};
+pub use secret::{Resolve, SecretError, Secrets};

@@ -61,7 +61,7 @@ pub enum ProviderError {
 /// Gives nodes their documents.
 #[async_trait]
 pub trait MetadataProvider: SeedProvider {
-    /// The answer, if it is in memory already.
+    /// The answer, if there is nothing to wait for: it is in memory, or made in little time.
     fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<ProviderAnswer>;
 
     /// `from` is the address that the node asks from.

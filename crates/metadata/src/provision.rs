@@ -12,7 +12,7 @@ use hoist_site::AddressFit;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use hoist_site::site_key::{NONCE_BYTES, SiteKey, Token};
+use hoist_site::site_key::{NONCE_BYTES, NodeToken, SiteKey};
 
 /// Limit of remembered quarantined keys; further ones are refused all the same.
 pub const MAX_QUARANTINED: usize = 16;
@@ -203,7 +203,7 @@ impl Enrollment {
         self.generation != generation || self.site_key != site.fingerprint()
     }
 
-    pub fn token(&self, key: &SiteKey) -> Token {
+    pub fn token(&self, key: &SiteKey) -> NodeToken {
         key.provision(self.node, self.generation, &self.nonce)
     }
 

@@ -1,4 +1,7 @@
 //! The four documents of a node, as a function of the roster.
+//!
+//! Does not belong here: caching (`renderer`), merging of layers (`merge`), secrets in values
+//! (`secret`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -61,7 +64,7 @@ pub struct RenderedDocuments {
     pub layers: Vec<Name>,
     /// Layers that are left out, and why.
     pub failed: Vec<LayerFailure>,
-    /// What is served but will probably not do what its authors meant.
+    /// Content that is served but probably without the intended effect.
     pub warnings: Vec<String>,
 }
 
@@ -86,7 +89,7 @@ impl<'a> View<'a> {
 }
 
 /// Renders one layer alone for a node and returns its failure.
-pub(crate) fn try_out(
+pub(crate) fn validate(
     roster: &Roster,
     layer: &Layer,
     node: &Node,
@@ -137,7 +140,8 @@ fn hear<'l>(
     view: &impl Serialize,
     secrets: Secrets<'_>,
 ) -> (Vec<(&'l Layer, Said)>, Vec<LayerFailure>) {
-    let (mut spoken, mut failed): (Vec<(&Layer, Said)>, _) = (Vec::new(), Vec::new());
+    let mut spoken: Vec<(&Layer, Said)> = Vec::new();
+    let mut failed = Vec::new();
     let scale = Scale::of(speaking);
     let mut size = 0;
     for layer in speaking {
@@ -545,7 +549,7 @@ impl<'r> Work<'r> {
         Some(config)
     }
 
-    /// What the client will not do although a layer says it.
+    /// Declarations of layers that the client ignores.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.hidden_keys();
         if self.wants(|spec| spec.network_config) {

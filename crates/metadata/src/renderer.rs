@@ -12,7 +12,7 @@ use hoist_site::Roster;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::layer::LayerFailure;
+use crate::layer::{LayerFailure, size_of};
 use crate::layers::Layers;
 use crate::render::{RenderedDocuments, With, render};
 use crate::secret::Secrets;
@@ -20,6 +20,14 @@ use crate::{Document, Documents, network};
 
 /// Limit of cached good documents.
 const MAX_KEPT: usize = 64 * 1024 * 1024;
+
+/// Limits for rendering on the answering thread, where other machines wait. The layers have their
+/// own limits.
+const MAX_QUICK_LAYERS: usize = 8;
+const MAX_QUICK_INTERFACES: usize = 8;
+const MAX_QUICK_ADDRESSES: usize = 32;
+const MAX_QUICK_DATA: usize = 4 * 1024;
+const MAX_QUICK_GROUPS: usize = 32;
 
 #[derive(Debug, Default)]
 pub struct Renderer {
@@ -47,8 +55,8 @@ pub struct CompiledLayers {
     site: u64,
     /// Changes with every compilation.
     number: u64,
-    /// Whether groups have selectors: their members may change with any node.
-    computed: bool,
+    /// How many groups have selectors: their members may change with any node.
+    computed: usize,
     roster: Arc<Roster>,
     layers: Layers,
 }
@@ -65,8 +73,8 @@ pub struct Basis {
 
 impl CompiledLayers {
     fn of(roster: &Arc<Roster>, number: u64, before: Option<&Self>) -> Self {
-        let computed = !roster.selector_groups().is_empty();
-        if let Some(node) = roster.nodes().next().filter(|_| computed) {
+        let computed = roster.selector_groups().len();
+        if let Some(node) = roster.nodes().next().filter(|_| computed > 0) {
             // The first use binds the selectors; that must happen here and not while a client
             // waits.
             roster.groups_of(node);
@@ -88,15 +96,32 @@ impl CompiledLayers {
     }
 
     pub fn basis(&self, node: &Arc<Node>) -> Basis {
-        let groups = if self.computed { self.roster.groups_of(node) } else { Vec::new() };
+        let groups = if self.computed > 0 { self.roster.groups_of(node) } else { Vec::new() };
         Basis { site: self.site, number: self.number, node: Arc::clone(node), groups }
+    }
+
+    /// Whether rendering for the node takes little time.
+    fn is_quick_for(&self, node: &Node) -> bool {
+        let spec = &node.spec;
+        let addresses = spec.interfaces.iter().map(|interface| interface.addresses.len());
+        let data = spec.data.iter().flat_map(|data| data.iter());
+        let data = data.map(|(key, value)| key.len() + size_of(value));
+        if self.computed > MAX_QUICK_GROUPS
+            || spec.interfaces.len() > MAX_QUICK_INTERFACES
+            || addresses.sum::<usize>() > MAX_QUICK_ADDRESSES
+            || data.sum::<usize>() > MAX_QUICK_DATA
+        {
+            return false;
+        }
+        let layers = self.layers.of_node(&self.roster, node);
+        layers.len() <= MAX_QUICK_LAYERS && layers.iter().all(|layer| layer.is_quick())
     }
 
     /// Whether the same would be rendered again for a node of this roster.
     fn bears(&self, basis: &Basis, node: &Arc<Node>) -> bool {
         self.site == basis.site
             && Arc::ptr_eq(&basis.node, node)
-            && (!self.computed
+            && (self.computed == 0
                 || self.number == basis.number
                 || self.roster.groups_of(node) == basis.groups)
     }
@@ -203,23 +228,50 @@ impl Renderer {
         let CompiledLayers { roster, layers, .. } = compiled;
         let with = With { token, secrets: Secrets::LeaveOut, trace: false };
         let RenderedDocuments { documents, failed, .. } = render(roster, layers, node, with);
-        let speaking = layers.of_node(roster, node);
-        let sources = || speaking.iter().map(|layer| Arc::clone(&layer.source)).collect::<Vec<_>>();
-        let mut good = self.good.lock();
         if failed.is_empty() {
-            if speaking.iter().any(|layer| layer.is_template()) {
-                let own = own(roster, node);
-                let documents = documents.clone();
-                good.keep(node.id, GoodOne { own, layers: sources(), documents });
-            }
+            self.keep_good(compiled, node, &documents);
             return RenderResult { documents, failed, stale: false };
         }
         for LayerFailure { layer, at, reason, .. } in &failed {
             tracing::warn!(node = %node.name, %layer, %at, %reason, "metadata layer failed");
         }
-        let kept = good.instead(node.id, &own(roster, node), &sources(), &failed);
+        let kept = self.last_good(compiled, node, &failed);
         let stale = kept.is_some();
         RenderResult { documents: kept.unwrap_or(documents), failed, stale }
+    }
+
+    /// The documents of a node with their inputs, if that takes little time: the roster's layers are
+    /// compiled, they and the node are small, and none of them fails.
+    pub fn documents_now(
+        &self,
+        roster: &Roster,
+        node: &Arc<Node>,
+        token: &str,
+    ) -> Option<(Documents, Basis)> {
+        let compiled = self.compiled.load();
+        let compiled = compiled.as_ref().filter(|one| one.roster.has_rules_of(roster))?;
+        if !compiled.is_quick_for(node) {
+            return None;
+        }
+        let with = With { token, secrets: Secrets::LeaveOut, trace: false };
+        let rendered = render(&compiled.roster, &compiled.layers, node, with);
+        if !rendered.failed.is_empty() {
+            return None;
+        }
+        self.keep_good(compiled, node, &rendered.documents);
+        Some((rendered.documents, compiled.basis(node)))
+    }
+
+    /// Keeps documents in which nothing failed, where something could.
+    fn keep_good(&self, compiled: &CompiledLayers, node: &Node, documents: &Documents) {
+        let CompiledLayers { roster, layers, .. } = compiled;
+        let speaking = layers.of_node(roster, node);
+        if speaking.iter().any(|layer| layer.is_template()) {
+            let own = own(roster, node);
+            let layers = speaking.iter().map(|layer| Arc::clone(&layer.source)).collect();
+            let documents = documents.clone();
+            self.good.lock().keep(node.id, GoodOne { own, layers, documents });
+        }
     }
 
     /// The documents served instead of a rendering in which layers failed.
@@ -234,8 +286,8 @@ impl Renderer {
         }
         let speaking = compiled.layers.of_node(&compiled.roster, node);
         let sources: Vec<_> = speaking.iter().map(|layer| Arc::clone(&layer.source)).collect();
-        let good = self.good.lock();
-        good.instead(node.id, &own(&compiled.roster, node), &sources, failed)
+        let own = own(&compiled.roster, node);
+        self.good.lock().instead(node.id, &own, &sources, failed)
     }
 
     /// A rendering that is remembered nowhere: with secrets, or for a preview.

@@ -13,7 +13,7 @@ use hoist_site::{Resource, Roster};
 
 use crate::layer::{Layer, LayerFailure};
 use crate::layers::{Layers, nodes_of};
-use crate::render::{With, render, try_out};
+use crate::render::{With, render, validate};
 use crate::secret::Secrets;
 
 /// Nodes named for one layer that fails; the rest is like them.
@@ -184,7 +184,7 @@ impl Sides<'_> {
     }
 
     fn validate_without_nodes(&self, layer: &Layer) -> Option<Refusal> {
-        let failed = try_out(self.after, layer, &hoist_template::sample(), WITH)?;
+        let failed = validate(self.after, layer, &hoist_template::sample(), WITH)?;
         let text = serde_json::to_string(&layer.source.spec).unwrap_or_default();
         // No node is selected yet, so its labels and data are unknown.
         let depends = text.contains(".labels") || text.contains(".data");
@@ -205,6 +205,6 @@ fn refusal(failed: &LayerFailure, node: Option<&Arc<Node>>) -> Refusal {
         }
         None => (reason.clone(), "correct the layer"),
     };
-    let fault = Diagnostic::new(failed.at.clone(), message).hint(hint);
-    Refusal::of(Reason::Invalid, Kind::MetadataLayer, &failed.layer, fault)
+    let diagnostic = Diagnostic::new(failed.at.clone(), message).hint(hint);
+    Refusal::of(Reason::Invalid, Kind::MetadataLayer, &failed.layer, diagnostic)
 }

@@ -4,6 +4,8 @@
 //! A template is bounded in work and size, and fails on undefined values. Values are inserted as
 //! single lines: a value with a line break is an error, so no label can add a line to a text. For
 //! texts with further syntax, [`Templates::marking`] marks the inserted values.
+//!
+//! Does not belong here: the documents with templates and the origin of the values.
 
 mod expression;
 mod language;

@@ -151,7 +151,7 @@ async fn bad_token_requests_name_every_fault() {
         ],
     });
     let refused = problem(site.post_as(&site.admin, "/admin/v1/tokens", &body).await, 400).await;
-    let at: Vec<_> = refused.errors.iter().map(|fault| fault.at.as_str()).collect();
+    let at: Vec<_> = refused.errors.iter().map(|diagnostic| diagnostic.at.as_str()).collect();
     assert_eq!(at, ["$.name", "$.expires", "$.scopes[0]", "$.scopes[1]"]);
     let body = json!({ "name": "x", "scope": [] });
     let refused = problem(site.post_as(&site.admin, "/admin/v1/tokens", &body).await, 400).await;

@@ -26,7 +26,7 @@ async fn immediate_answers_bypass_the_router() {
 }
 
 #[tokio::test]
-async fn both_ways_know_the_prefix_of_the_gateway() {
+async fn direct_and_routed_answers_know_the_gateway_prefix() {
     let site = Site::start().await;
     assert_eq!(text(&site, "/apis/bss/boot/v1/test").await, "direct /apis/bss");
     assert_eq!(text(&site, "/apis/bss/boot/v1/test/?router").await, "routed /apis/bss");

@@ -35,6 +35,12 @@ fn config(source: JwksSource) -> JwksConfig {
     }
 }
 
+async fn failed_fetches(site: &Site) -> u64 {
+    let metrics = site.get_as(&site.admin, "/metrics").await.text().await.unwrap();
+    let count = metrics.lines().find_map(|line| line.strip_prefix("hoist_jwks_failures_total "));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
 async fn until_accepted(site: &Site, token: &str) {
     eventually_async("token is accepted", async || {
         let status = site.get_as(token, "/test/site").await.status();
@@ -80,9 +86,10 @@ async fn keys_rotate_and_wrong_tokens_stay_outside() {
     problem(site.get_as(&good, "/test/site").await, 401).await;
 
     // Keys that cannot be fetched any more stay good.
+    let before = failed_fetches(&site).await;
     std::fs::remove_file(&path).unwrap();
     site.get_as(&old.sign(&claims()), "/test/site").await;
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    eventually_async("keys cannot be fetched", async || failed_fetches(&site).await > before).await;
     assert_eq!(site.get_as(&new.sign(&claims()), "/test/site").await.status(), 200);
     site.stop().await;
 }

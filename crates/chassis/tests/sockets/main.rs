@@ -9,6 +9,7 @@ mod audit;
 mod bounds;
 mod direct;
 mod events;
+mod files;
 mod jwt;
 mod lifecycle;
 mod plain;

@@ -1,21 +1,26 @@
 //! A server on port 0 with a few routes that misbehave on request.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
+use axum::response::{IntoResponse, Response as AxumResponse};
 use futures_util::StreamExt;
 use hoist_api::Problem;
 use hoist_api::admin::{Context, NewToken, Verb};
 use hoist_chassis::auth::AuditContext;
 use hoist_chassis::clock::Clock;
 use hoist_chassis::direct::{Head, ReadyAnswer};
-use hoist_chassis::extract::{Json, Query};
+use hoist_chassis::extract::{Json, Path, Query};
+use hoist_chassis::file_answer::FilePart;
 use hoist_chassis::peer::{GatewayPrefix, Peer};
 use hoist_chassis::principal::{Principal, Reach};
 use hoist_chassis::route::{AccessClass, Route};
 use hoist_chassis::{Limits, RunningServer, Server, ServerBuilder};
+use http::{StatusCode, header};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use reqwest::{Method, RequestBuilder, Response};
@@ -219,6 +224,36 @@ fn direct_test(head: &Head<'_>) -> Option<ReadyAnswer> {
     Some(ReadyAnswer { content_type: "text/plain", body: body.into(), etag: None })
 }
 
+/// The content of `/test/files/…`.
+pub(crate) fn file_content() -> Vec<u8> {
+    let all: Vec<u8> = (0..=250).collect();
+    all.repeat(BIG / all.len())
+}
+
+/// A file that the kernel may send, without its first byte; the body says the same. `short` promises
+/// more than the file has, `huge` is more than any kernel keeps for a client, `missing` has none. The
+/// body of `other` differs from the file.
+async fn file_answer(Path(name): Path<String>) -> AxumResponse {
+    let mut file = tempfile::tempfile().unwrap();
+    let mut content = file_content();
+    match name.as_str() {
+        "missing" => return (StatusCode::NOT_FOUND, "there is none").into_response(),
+        "huge" => file.set_len(16 * BIG as u64).unwrap(),
+        _ => file.write_all(&content).unwrap(),
+    }
+    if name == "other" {
+        content.fill(b'b');
+    }
+    let promised = u64::from(name == "short");
+    let range = 1..file.metadata().unwrap().len() + promised;
+    let length = [(header::CONTENT_LENGTH, (range.end - range.start).to_string())];
+    let sent = metrics::counter!("sent_by_tests_total");
+    let part = FilePart { file: Arc::new(file), range, sent };
+    let body = content.split_off(1);
+    let stream = futures_util::stream::iter([Ok::<_, std::io::Error>(body)]);
+    (length, Extension(part), Body::from_stream(stream)).into_response()
+}
+
 fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
     let read = AccessClass::Admin { context: Context::Inventory, verb: Verb::Read };
     let write = AccessClass::Admin { context: Context::Inventory, verb: Verb::Write };
@@ -288,6 +323,7 @@ fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
         .legacy()
         .direct(direct_test),
         Route::post("/boot/v1/test", AccessClass::Open, async || "posted").legacy(),
+        Route::get("/test/files/{name}", lockable, file_answer).streaming().sends_files(),
     ];
     routes.into_iter().map(|route| route.summary("A test").reason("a test")).collect()
 }

@@ -5,10 +5,10 @@ mod network;
 use std::sync::Arc;
 
 use hoist_metadata::{
-    Basis, Document, Layers, RenderResult, RenderedDocuments, Renderer, Resolve, Secrets, With,
-    render,
+    Basis, Document, Layers, RenderResult, RenderedDocuments, Renderer, Resolve, SecretError,
+    Secrets, With, render,
 };
-use hoist_model::{Document as Declared, MetadataLayer, Node, NodeId, Secret, Spec};
+use hoist_model::{Document as Declared, MetadataLayer, Node, NodeId, Secret};
 use hoist_site::roster::{Delta, Incarnation, Roster};
 use hoist_site::{Resource, ResourceKey};
 use jiff::Timestamp;
@@ -21,24 +21,19 @@ const LEAVE_OUT: With<'static> = With { token: "t0k", secrets: Secrets::LeaveOut
 fn resource(kind: &str, name: &str, spec: Value) -> Resource {
     let document = json!({ "api": "hoist/v1", "kind": kind, "name": name, "spec": spec });
     let document =
-        hoist_model::document::from_json("test", &document.to_string()).expect("a document");
-    let Declared { name, spec } = document;
-    let plain = name.to_string();
+        hoist_model::document::from_json("test", 1, &document.to_string()).expect("a document");
     let revision = 1;
-    match spec {
-        Spec::Node(spec) => node_of(&plain, *spec, 0),
-        Spec::MetadataLayer(spec) => {
-            let name = plain.parse().expect("a name");
+    match document {
+        Declared::Node(name, spec) => node_of(name.as_str(), *spec, 0),
+        Declared::MetadataLayer(name, spec) => {
             Resource::MetadataLayer(Arc::new(MetadataLayer { name, spec: *spec, revision }))
         }
-        Spec::Group(spec) => {
-            let key: hoist_model::GroupKey = plain.parse().expect("a group");
+        Declared::Group(key, spec) => {
             let partition = key.partition;
             let name = key.name;
             Resource::Group(Arc::new(hoist_model::Group { partition, name, spec, revision }))
         }
-        Spec::Network(spec) => {
-            let name = plain.parse().expect("a name");
+        Declared::Network(name, spec) => {
             Resource::Network(Arc::new(hoist_model::Network { name, spec, revision }))
         }
         other => panic!("no {} here", other.kind()),
@@ -219,11 +214,11 @@ fn texts_are_templates_with_the_node() {
 struct Vault;
 
 impl Resolve for Vault {
-    fn resolve(&self, secret: &Secret) -> Result<String, String> {
+    fn resolve(&self, secret: &Secret) -> Result<String, SecretError> {
         match secret {
             Secret::File(path) if path == "db" => Ok("hunter2".to_owned()),
             Secret::File(path) if path.contains('{') => Ok(format!("hunter2{path}")),
-            _ => Err("it is not there".to_owned()),
+            _ => Err(SecretError::NotAFile { name: "other".to_owned() }),
         }
     }
 }
@@ -532,12 +527,12 @@ fn failing_layer_does_not_serve_values_of_another_node() {
 
 /// A cache of rendered documents.
 #[derive(Default)]
-struct Keeper {
+struct DocumentCache {
     renderer: Renderer,
     kept: std::collections::HashMap<NodeId, (Basis, hoist_metadata::Documents)>,
 }
 
-impl Keeper {
+impl DocumentCache {
     /// The documents of a node, and whether they were rendered for this call.
     fn serve(
         &mut self,
@@ -565,29 +560,29 @@ impl Keeper {
 #[test]
 fn rendered_documents_hold_until_a_dependency_changes() {
     let roster = site(vec![layer("site", json!({ "selector": "*", "user_data": { "a": 1 } }))]);
-    let mut keeper = Keeper::default();
-    assert_eq!(keeper.serve_all(&roster), ["n1", "n2"]);
+    let mut cache = DocumentCache::default();
+    assert_eq!(cache.serve_all(&roster), ["n1", "n2"]);
     let node = roster.by_name("n1").expect("a node");
     let state = hoist_model::BootState::new(node.id, "test", Timestamp::UNIX_EPOCH);
     let roster = after(&roster, vec![Resource::BootState(Arc::new(state))], vec![]);
-    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    assert_eq!(cache.serve_all(&roster), [""; 0]);
     let roster = after(&roster, vec![resource("Node", "n2", json!({ "nid": 9 }))], vec![]);
-    assert_eq!(keeper.serve_all(&roster), ["n2"]);
+    assert_eq!(cache.serve_all(&roster), ["n2"]);
     let roster = after(&roster, vec![resource("Node", "n3", json!({}))], vec![]);
-    assert_eq!(keeper.serve_all(&roster), ["n3"]);
+    assert_eq!(cache.serve_all(&roster), ["n3"]);
     let gone = ResourceKey::Node(roster.by_name("n3").expect("a node").id);
     let roster = after(&roster, vec![], vec![gone]);
-    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    assert_eq!(cache.serve_all(&roster), [""; 0]);
     let roster = Arc::new(roster.folded());
-    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    assert_eq!(cache.serve_all(&roster), [""; 0]);
     // Who is in a group may change with any node; most do not.
     let first = json!({ "selector": "first(*)" });
     let roster = after(&roster, vec![resource("Group", "default/first", first)], vec![]);
-    assert_eq!(keeper.serve_all(&roster), ["n1", "n2"]);
+    assert_eq!(cache.serve_all(&roster), ["n1", "n2"]);
     let roster = after(&roster, vec![resource("Node", "n3", json!({ "nid": 1 }))], vec![]);
-    assert_eq!(keeper.serve_all(&roster), ["n1", "n3"]);
+    assert_eq!(cache.serve_all(&roster), ["n1", "n3"]);
     let roster = after(&roster, vec![layer("site", json!({ "selector": "*" }))], vec![]);
-    assert_eq!(keeper.serve_all(&roster), ["n1", "n2", "n3"]);
+    assert_eq!(cache.serve_all(&roster), ["n1", "n2", "n3"]);
 }
 
 /// Something that may happen to a site of four nodes.
@@ -645,14 +640,14 @@ proptest! {
         changes in proptest::collection::vec(any_change(), 1..24)
     ) {
         let mut roster = site(vec![]);
-        let mut keeper = Keeper::default();
+        let mut cache = DocumentCache::default();
         for (puts, deletes) in changes {
             roster = after(&roster, puts, deletes);
             for node in roster.nodes() {
                 let fresh = Renderer::default();
                 let fresh = fresh.documents(&fresh.compiled(&roster), node, "t0k");
                 prop_assert!(fresh.failed.is_empty(), "{:?}", fresh.failed);
-                prop_assert_eq!(keeper.serve(&roster, node).0, fresh.documents);
+                prop_assert_eq!(cache.serve(&roster, node).0, fresh.documents);
             }
         }
     }
