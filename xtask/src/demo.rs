@@ -1,6 +1,7 @@
-//! A whole site on this machine: a controller on the embedded store in a temporary directory, the
-//! example applied to it, a look around, a virtual machine that boots, gets a disk and a system on it,
-//! and a deployment. Nothing is left behind.
+//! The demo: a controller on the embedded store in a temporary directory, the example site, a
+//! virtual machine that boots and is provisioned, and a deployment. Leaves nothing behind.
+//!
+//! The parts are modules. Does not belong here: assertions about behaviour, which are tests.
 
 mod boot;
 mod deploy;
@@ -64,21 +65,19 @@ impl Options {
 
 pub(crate) fn run(options: Options) -> Result<()> {
     let mut parts = Parts::begin();
-    say("# First hoist, its agent and its image builder are built: minutes the first time.");
+    say("# Building hoist, its agent and its image builder takes minutes the first time.");
     let hoist = build(options)?;
     parts.end("build");
-    say(
-        "#\n# The demo has four parts, which take a few minutes together: a site, a machine that boots",
-    );
-    say("# from it, a disk that gets a system, and a deployment.");
+    say("#\n# The demo has four parts and takes a few minutes: declare a site, boot a machine,");
+    say("# provision its disk, deploy tasks.");
     let place = tempfile::Builder::new().prefix("hoist-demo-").tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // From here on Ctrl-C or a closed terminal ends the demo in good order.
+        // From here on Ctrl-C or a closed terminal stops the controller before the demo ends.
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let [interrupt, terminate, hangup] = kinds.map(signal);
         let mut signals = [interrupt?, terminate?, hangup?];
-        // An emulated machine knows this one by another name, which the certificate has to have.
+        // The emulated machine uses another name for this host; the certificate must have it.
         let config = place.path().join("hoist.toml");
         fs_err::write(&config, format!("names = [\"{HOST}\"]\n"))?;
         let config = config.display().to_string();
@@ -129,7 +128,7 @@ impl Parts {
         Self { began: Instant::now(), ended: Vec::new() }
     }
 
-    /// What went on since the end of the part before.
+    /// Ends a part, which lasted since the end of the previous one.
     fn end(&mut self, name: &'static str) {
         let before: Duration = self.ended.iter().map(|(_, took)| *took).sum();
         let took = self.began.elapsed().saturating_sub(before);
@@ -142,14 +141,14 @@ impl Parts {
         for (name, took) in &self.ended {
             say(format!("# {name:10} {:6.1} s", took.as_secs_f64()));
         }
-        say(format!("# {:10} {:6.1} s", "whole", self.began.elapsed().as_secs_f64()));
+        say(format!("# {:10} {:6.1} s", "total", self.began.elapsed().as_secs_f64()));
     }
 }
 
-/// A running controller and how to talk to it.
+/// A running controller, with the parameters of its commands.
 struct Site {
     hoist: PathBuf,
-    /// Where commands are run.
+    /// The working directory of commands.
     directory: PathBuf,
     data_dir: PathBuf,
     log: PathBuf,
@@ -160,19 +159,19 @@ struct Site {
 }
 
 impl Site {
-    /// Its data is below `place`; commands are run in `directory`.
+    /// Starts a controller with its data below `place`; commands run in `directory`.
     fn start(hoist: PathBuf, place: &Path, directory: &Path, more: &[&str]) -> Result<Self> {
         let data_dir = place.join("data");
         let log = place.join("log");
         let output = fs_err::File::create(&log)?;
         let mut command = command(&hoist, directory, &data_dir);
-        // Port 0: any free one. The controller leaves the real ones in its data directory.
+        // Port 0 is any free port. The controller writes its ports to the data directory.
         command.args(["serve", "--listen", "127.0.0.1:0"]).args(more);
         say(format!("\n$ export HOIST_DATA_DIR={}", data_dir.display()));
         say(format!("$ {} &", shown(&command)));
         let errors = output.try_clone()?;
         command.stdin(Stdio::null()).stdout(output.into_parts().0).stderr(errors.into_parts().0);
-        // Its own group, so that Ctrl-C reaches only us and the stop is in our order.
+        // A process group of its own: Ctrl-C must reach only the demo, which then stops it.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let server = command.spawn().with_context(|| format!("cannot run {}", hoist.display()))?;
         let mut site = Self {
@@ -210,7 +209,7 @@ impl Site {
         answers_ok(&self.url, "/readyz")
     }
 
-    /// Shows everything, and then, unless once is enough, goes on for ever.
+    /// Runs all parts. Without `--once`, keeps the controller until a signal.
     async fn present(&mut self, options: Options, place: &Path, parts: &mut Parts) -> Result<()> {
         self.show()?;
         parts.end("site");
@@ -250,7 +249,7 @@ impl Site {
 
     fn say_where(&self) {
         say(format!(
-            "\nThe site goes on until Ctrl-C. In another terminal:\n\n  \
+            "\nThe controller runs until Ctrl-C. In another terminal:\n\n  \
              export HOIST_DATA_DIR={}\n  {} node show login1\n\n  \
              {}/readyz\n  {}/openapi.json\n  {}   (authority: {})",
             self.data_dir.display(),
@@ -289,7 +288,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // Only after a failure is it still there.
+        // The process still exists only after a failure.
         let _ = self.server.kill();
         let _ = self.server.wait();
     }

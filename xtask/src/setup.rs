@@ -26,7 +26,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
 /// What only the tests use.
-const TEST: [Need; 30] = [
+const TEST: [Need; 31] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -41,6 +41,7 @@ const TEST: [Need; 30] = [
     Need { file: "sshd", package: "openssh-server", elsewhere: &["/usr/sbin"] },
     Need { file: "ssh", package: "openssh-client", elsewhere: &[] },
     Need { file: "ssh-keygen", package: "openssh-client", elsewhere: &[] },
+    Need { file: "sudo", package: "sudo", elsewhere: &[] },
     Need { file: "patch", package: "patch", elsewhere: &[] },
     Need { file: "puppet", package: "puppet-agent", elsewhere: &["/opt/puppetlabs/bin"] },
     Need { file: "ansible-playbook", package: "ansible-core", elsewhere: &[] },
@@ -79,8 +80,8 @@ const EXAMPLES: [Need; 2] = [
     Need { file: "sqlite3/__init__.py", package: "python3", elsewhere: &["/usr/lib/*/"] },
 ];
 
-/// What `hoist agent image` puts into the image unless `--tools` says otherwise, and what modules of
-/// newer kernels are unpacked with.
+/// What `hoist agent image` puts into every image, and what modules of newer kernels are unpacked
+/// with.
 const AGENT: [Need; 4] = [
     Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
     Need { file: "mkswap", package: "util-linux", elsewhere: SBIN },
@@ -93,7 +94,7 @@ const MACHINES: [Need; 4] = [
     Need { file: "qemu-system-x86_64", package: "qemu-system-x86", elsewhere: &[] },
     Need { file: "efi-virtio.rom", package: "ipxe-qemu", elsewhere: &["/usr/lib/ipxe/qemu"] },
     Need { file: "bios-256k.bin", package: "seabios", elsewhere: &["/usr/share/seabios"] },
-    Need { file: "OVMF.fd", package: "ovmf", elsewhere: &["/usr/share/ovmf"] },
+    Need { file: "OVMF_VARS_4M.fd", package: "ovmf", elsewhere: &["/usr/share/OVMF"] },
 ];
 
 /// Images of systems, and what boots them.
@@ -121,7 +122,7 @@ const CLIENTS: [Need; 3] = [
 ];
 
 /// The peers in the benchmarks.
-const BENCH: [Need; 8] = [
+const BENCH: [Need; 10] = [
     Need { file: "nginx", package: "nginx-light", elsewhere: &["/usr/sbin"] },
     Need { file: "wrk", package: "wrk", elsewhere: &[] },
     Need { file: "taskset", package: "util-linux", elsewhere: &[] },
@@ -129,6 +130,8 @@ const BENCH: [Need; 8] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "zstd", package: "zstd", elsewhere: &[] },
     Need { file: "losetup", package: "mount", elsewhere: SBIN },
+    Need { file: "sshd", package: "openssh-server", elsewhere: &["/usr/sbin"] },
+    Need { file: "ssh", package: "openssh-client", elsewhere: &[] },
     // What `python3 -m venv` needs.
     Need { file: "ensurepip/__main__.py", package: "python3-venv", elsewhere: &["/usr/lib/*/"] },
 ];

@@ -265,7 +265,7 @@ pub struct ControllerSeen {
     pub version: String,
     /// The newest schema that it can read.
     pub schema: u32,
-    /// When it was last heard of; RFC 3339.
+    /// The time of its last sign of life; RFC 3339.
     pub at: String,
     pub live: bool,
 }

@@ -5,8 +5,8 @@ use hoist_model::{ArtifactName, Digest, Name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a controller asks another one for content: it is answered from the disk only, so that
-/// controllers that all lack it do not ask each other in circles.
+/// The header of a controller's request to another one for content. The answer comes from the disk
+/// only, so that controllers that all lack the content do not ask each other in circles.
 pub const SIBLING_HEADER: &str = "hoist-sibling";
 
 /// Content as far as a controller has it.
@@ -39,12 +39,12 @@ pub struct ArtifactObject {
     /// The boot configurations and provision profiles that name it.
     #[serde(default)]
     pub used_by: Vec<Name>,
-    /// How many BSS records name it.
+    /// Number of BSS records that name it.
     #[serde(default)]
     pub bss_records: usize,
 }
 
-/// What became of checking one blob.
+/// The result of verifying one blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ArtifactVerification {
     pub sha256: Digest,

@@ -37,7 +37,7 @@ pub struct BootConfigObject {
     pub cloud_init: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// How many nodes its selector names, whether or not another one goes before it.
+    /// Number of nodes that its selector names, including nodes that boot another configuration.
     pub nodes: usize,
     pub revision: u64,
 }
@@ -83,14 +83,14 @@ impl BootConfigObject {
 
 /// `GET /boot/v2/explain/{node}`: the boot outcome of a node and its reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Explanation {
+pub struct BootExplanation {
     pub node: Name,
     pub id: NodeId,
     /// The MAC it is expected to ask with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
     pub doing: BootAction,
-    /// Why the node gets an error or has to wait, although something was chosen for it.
+    /// The reason for an error or a wait although a configuration was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// Records for unknown machines (`bss:Unknown-x86_64`): a node that waits boots the one of its
@@ -107,7 +107,7 @@ pub struct Explanation {
     pub kernel: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initrd: Vec<String>,
-    /// Why plug-in archives follow the agent, or which requirement is missing.
+    /// The reason for plug-in archives after the agent, or the missing requirement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<String>,
     /// The command line, word by word.
@@ -137,7 +137,7 @@ pub struct ExplainedChoice {
     pub name: String,
     /// The selector, or the key, that names the node.
     pub matched: String,
-    /// How closely: `the node itself`, `a group`, …
+    /// The kind of match: `the node itself`, `a group`, …
     pub by: String,
     pub priority: i32,
     pub revision: u64,
@@ -220,7 +220,7 @@ pub struct HistoryRow {
     pub endpoint: String,
     #[schemars(with = "String")]
     pub last: Timestamp,
-    /// How often it asked since it is remembered.
+    /// Number of requests since it is remembered.
     pub count: u64,
     /// The answer: a configuration, `bss:…`, `disk`, or the detail of the error.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -315,7 +315,7 @@ pub struct StatesChanged {
     pub changed: Vec<Name>,
     /// Nodes that boot something else afterwards: what `affects` must name when it is asked for.
     pub affected: usize,
-    /// Whether `affects` is (or would be) asked for.
+    /// True if `affects` is (or would be) required.
     pub needs_affects: bool,
 }
 
@@ -326,10 +326,10 @@ pub struct DiscoveredMachine {
     /// only, on the controller that it asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// As its firmware says it.
+    /// The architecture as its firmware reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
-    /// Where it asked from last.
+    /// The address of its last request.
     pub from: IpAddr,
     /// The user agent of the machine: `iPXE/1.21`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -339,7 +339,7 @@ pub struct DiscoveredMachine {
     #[schemars(with = "String")]
     pub last: Timestamp,
     pub count: u64,
-    /// Whether it was given something to boot.
+    /// True if the answer had something to boot.
     pub booted: bool,
     /// The disabled node that has the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]

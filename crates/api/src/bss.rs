@@ -25,7 +25,7 @@ pub struct ImportedParameters {
     pub images: usize,
     /// Nodes that boot something else than before.
     pub affected: usize,
-    /// Whether that is so many that the number has to be named.
+    /// True if the change guard requires the number.
     #[serde(default)]
     pub needs_affects: bool,
     /// Entries that were not imported.
@@ -43,7 +43,7 @@ pub struct ImportedParameters {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportRemark {
-    /// Which element of the list, from 0.
+    /// Index of the element in the list, from 0.
     pub at: usize,
     /// The target, as far as it is known.
     #[serde(default)]

@@ -51,7 +51,7 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Largest answer that is read as a whole.
 const MAX_ANSWER: usize = 256 * 1024 * 1024;
 
-/// How to reach a server.
+/// Credentials and authorities for a server.
 #[derive(Debug, Default)]
 pub struct Access {
     /// Sent with every request.

@@ -1,4 +1,6 @@
 //! Bodies of `/deploy/v1`: plans, runs and their events.
+//!
+//! Does not belong here: journal records (`hoist-engine`).
 
 use std::collections::BTreeMap;
 
@@ -6,6 +8,8 @@ use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::JsonText;
 
 /// The work to do: task files and a selection of them, or a plan that was compiled before.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +31,8 @@ pub struct PlanRequest {
     /// A plan, instead of files: alone, or with all that `POST /deploy/v1/plans` gave. Then it is
     /// refused if it was changed since, or if another member of a role has become its first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<Value>,
+    #[schemars(with = "Option<Value>")]
+    pub plan: Option<JsonText>,
     /// It only looks whether something holds: `last` does not mean such a run.
     #[serde(default, skip_serializing_if = "is_false")]
     pub check: bool,
@@ -47,7 +52,7 @@ pub struct TaskFile {
     pub templates: BTreeMap<String, String>,
 }
 
-/// Which tasks, on which nodes.
+/// A selection of tasks and nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Selection {
@@ -82,7 +87,8 @@ pub struct Selection {
 pub struct PlanAnswer {
     /// To be given back to `POST /deploy/v1/runs`; absent if the files are wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<Value>,
+    #[schemars(with = "Option<Value>")]
+    pub plan: Option<JsonText>,
     /// SHA-256 of the plan.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hash: String,
@@ -91,19 +97,20 @@ pub struct PlanAnswer {
     pub nodes: usize,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skips: Vec<Skip>,
-    /// What selected instances wait for, that is not selected and not known to be done.
+    /// Unselected prerequisites of selected instances that are not known to be done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prerequisites: Vec<String>,
     /// Every instance, every bound edge and every limit, where the plan was made from files.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub listing: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Value")]
+    pub listing: Option<JsonText>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub diagnostics: Vec<TaskFileDiagnostic>,
     /// `PredictedChange` changes, if requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub predictions: Vec<PredictedChange>,
     /// Number of instances beyond the limit of predictions.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub not_predicted: usize,
     /// Runs active on the same nodes: the run would be refused without `allow_concurrent`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -118,7 +125,7 @@ pub struct PredictedChange {
     /// Lines as `diff -u` has them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub diff: String,
-    /// Why it is not known.
+    /// The reason why it is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -159,7 +166,7 @@ pub enum Severity {
     Note,
 }
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
@@ -187,7 +194,7 @@ impl RunState {
     }
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunOutcome {
@@ -214,7 +221,7 @@ impl RunOutcome {
 pub struct RunSummary {
     pub id: String,
     pub title: String,
-    /// Who started it.
+    /// The principal that started it.
     pub by: String,
     /// RFC 3339.
     pub created: String,
@@ -223,7 +230,7 @@ pub struct RunSummary {
     pub state: RunState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<RunOutcome>,
-    /// How many instances are in each state.
+    /// Number of instances in each state.
     #[serde(default)]
     pub counts: BTreeMap<String, usize>,
     pub steps: usize,
@@ -243,9 +250,9 @@ pub struct RunSummary {
     /// Names of the task files that it was made of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// How many records its journal has: the number of its last event.
+    /// Number of records in its journal, which is the number of its last event.
     pub records: u64,
-    /// Why it cannot be read, with the place.
+    /// The reason why its journal cannot be read, with the place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
     /// At the start: warnings about its inputs.
@@ -264,7 +271,7 @@ pub struct RunDetail {
     #[serde(flatten)]
     pub summary: RunSummary,
     /// Failures, and steps that need a decision of an operator.
-    pub failures: Vec<Trouble>,
+    pub failures: Vec<FailedInstance>,
     /// Running instances, the longest first.
     pub running: Vec<Instance>,
     /// Ready instances that may not start, with the reason.
@@ -273,7 +280,7 @@ pub struct RunDetail {
     pub critical: Vec<String>,
     /// Steps that wait until they are released.
     pub holds: Vec<String>,
-    /// Who or what paused it, if it is paused.
+    /// The principal or rule that paused it, if it is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<String>,
     /// The last run that undid this one, unless this one continued since.
@@ -281,15 +288,15 @@ pub struct RunDetail {
     pub undone_by: Option<String>,
 }
 
-/// An instance that did not come to a good end.
+/// An instance that failed, or that waits for a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Trouble {
+pub struct FailedInstance {
     #[serde(flatten)]
     pub instance: Instance,
     /// The last lines of its output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub output: Vec<String>,
-    /// How many instances are not done because of it.
+    /// Number of instances that it blocks.
     pub blocks: usize,
     /// On how many nodes those are.
     pub blocked_nodes: usize,
@@ -306,13 +313,13 @@ pub struct Instance {
     pub action: String,
     pub state: String,
     pub attempt: u32,
-    /// Why it is in that state.
+    /// The reason for its state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The check that did not hold, if it is in that state because of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<FailedCheck>,
-    /// What keeps it from starting.
+    /// The reason why it does not start yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
     /// Milliseconds since 1970, of the last attempt.
@@ -349,7 +356,8 @@ pub struct FailedCheck {
     /// check could not be made.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
-    /// What was observed: the last line that the check printed, or why it could not be made.
+    /// The observation: the last line that the check printed, or the reason why it could not be
+    /// made.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
     /// The exit code of the program that checked, if there was one and it ended by itself.
@@ -357,7 +365,7 @@ pub struct FailedCheck {
     pub exit_code: Option<i32>,
 }
 
-/// Whether a check is made before its task or after it.
+/// The time of a check: before or after its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckKind {
@@ -365,28 +373,27 @@ pub enum CheckKind {
     Postcondition,
 }
 
+impl FailedCheck {
+    /// The result without the kind: `"no one is logged in" failed (exit code 1): alice pts/0`.
+    pub fn result(&self) -> String {
+        let Self { title, output, exit_code, .. } = self;
+        let verdict = match title.as_str() {
+            "" => "not checked".to_owned(),
+            title => format!("\"{title}\" failed"),
+        };
+        let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
+        let separator = if output.is_empty() { "" } else { ": " };
+        format!("{verdict}{code}{separator}{output}")
+    }
+}
+
 /// `precondition "no one is logged in" failed (exit code 1): alice pts/0; nothing was changed`.
 impl std::fmt::Display for FailedCheck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { kind, title, output, exit_code } = self;
-        f.write_str(match kind {
-            CheckKind::Precondition => "precondition",
-            CheckKind::Postcondition => "postcondition",
-        })?;
-        if title.is_empty() {
-            f.write_str(" not checked")?;
-        } else {
-            write!(f, " \"{title}\" failed")?;
-        }
-        if let Some(code) = exit_code {
-            write!(f, " (exit code {code})")?;
-        }
-        if !output.is_empty() {
-            write!(f, ": {output}")?;
-        }
-        match kind {
-            CheckKind::Precondition => f.write_str("; nothing was changed"),
-            CheckKind::Postcondition => Ok(()),
+        let result = self.result();
+        match self.kind {
+            CheckKind::Precondition => write!(f, "precondition {result}; nothing was changed"),
+            CheckKind::Postcondition => write!(f, "postcondition {result}"),
         }
     }
 }
@@ -404,7 +411,7 @@ pub struct InstanceList {
 pub struct RunEvent {
     /// The first record of a run is 1.
     pub seq: u64,
-    /// What kind it is.
+    /// The kind of the record.
     pub record: String,
     /// Milliseconds since 1970.
     pub at: u64,
@@ -418,7 +425,7 @@ pub struct RunEvents {
     pub items: Vec<RunEvent>,
     /// The number of the last record there is.
     pub last: u64,
-    /// Where the run stands after it.
+    /// The state of the run after it.
     pub state: RunState,
     /// No step is running and none will start without an operator: the run has ended or waits for
     /// an order.
@@ -483,22 +490,22 @@ pub struct OrderResult {
     pub dry_run: bool,
 }
 
-/// Why an instance is where it is.
+/// The state of an instance with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Explanation {
+pub struct InstanceExplanation {
     pub instance: Instance,
     /// From the instance back to the cause, one sentence each.
     pub because: Vec<String>,
     /// Names of the steps it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
-    /// What waits for it.
+    /// Instances that wait for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needed_by: Vec<String>,
-    /// Where its task begins: file, line and column.
+    /// The place of its task: file, line and column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written: Option<String>,
-    /// Where each field of its task was set; a later file may have set some of them.
+    /// The place where each field of its task was set; a later file may have set some of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub from: BTreeMap<String, String>,
 }
@@ -506,9 +513,4 @@ pub struct Explanation {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
 fn is_false(flag: &bool) -> bool {
     !flag
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
-fn is_zero(count: &usize) -> bool {
-    *count == 0
 }

@@ -3,6 +3,8 @@
 //! A flat object combines the declared fields (the `spec` of a document) with the fields of the
 //! server. A client may always send back an object it read: a write ignores the fields of the
 //! server.
+//!
+//! Does not belong here: conversion from and to stored records (`hoist-server`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -235,8 +237,9 @@ flat! {
     }
 }
 
-/// A listing of groups, partitions or networks.
+/// Records of one kind, and the site revision they belong to.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}Listing")]
 pub struct Listing<T> {
     pub revision: u64,
     pub items: Vec<T>,
@@ -252,11 +255,11 @@ pub struct ApplyResult {
     pub changed: usize,
     pub unchanged: usize,
     pub removed: usize,
-    /// How many existing nodes come out differently: what `affects` must name when it is asked for.
+    /// Number of existing nodes that change, which `affects` must name where it is required.
     pub affected: usize,
-    /// Whether `affects` is (or would be) asked for.
+    /// True if `affects` is (or would be) required.
     pub needs_affects: bool,
-    /// What differs, document by document; unchanged ones are only counted.
+    /// Changes, document by document; unchanged documents are only counted.
     pub items: Vec<AppliedItem>,
     /// More items differ than are listed.
     #[serde(default)]
@@ -293,15 +296,14 @@ pub struct FieldChange {
     pub to: Option<serde_json::Value>,
 }
 
-/// What `POST /inventory/v1/delete` removes: `Kind/name`, such as `Node/login1` or `Group/p1/gpu`.
+/// Objects for `POST /inventory/v1/delete`: `Kind/name`, such as `Node/login1` or `Group/p1/gpu`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeleteRequest {
     pub targets: Vec<String>,
 }
 
-/// What `POST /inventory/v1/renew` makes the next generation of itself; a node that is named twice
-/// is renewed once.
+/// Nodes for `POST /inventory/v1/renew`; a node that is named twice is renewed once.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
@@ -393,12 +395,15 @@ pub struct ImportReport {
     pub nodes: Vec<String>,
     /// Some of each kind.
     pub warnings: Vec<String>,
-    /// How many warnings of each kind there are: `orphan`, `placeholder-mac`, `no-nid` and others.
+    /// Number of warnings of each kind: `orphan`, `placeholder-mac`, `no-nid` and others.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub warning_counts: BTreeMap<String, usize>,
-    /// Why nothing was removed although nodes are missing.
+    /// The reason why no missing node was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alarm: Option<String>,
+    /// Nodes that were not removed because they are too many; an import with `force` removes them.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub withheld: usize,
     pub revision: u64,
 }
 
@@ -453,7 +458,7 @@ pub struct RosterStatus {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SourceStatus {
-    /// Where nodes are imported from, without credentials.
+    /// The source of the nodes, without credentials.
     pub url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_report: Option<ImportReport>,

@@ -31,7 +31,7 @@ pub struct RenderedMetadata {
     /// Unless it is `builtin`, these are the documents hoist would serve, not those the node gets.
     #[serde(default)]
     pub mode: String,
-    /// Where they come from instead: a URL, or the argument on the kernel's command line.
+    /// The other source of the documents: a URL, or the argument on the kernel's command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<String>,
     /// Layers fail, and the documents are those that the node is served instead: the last ones in
@@ -41,14 +41,14 @@ pub struct RenderedMetadata {
     /// The layers of the node; later ones override earlier ones.
     pub layers: Vec<UsedLayer>,
     pub documents: Vec<RenderedDocument>,
-    /// Where every key comes from, if that was asked for.
+    /// The origin of every key, if the request asked for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trace: Vec<TracedKey>,
     /// Layers in which something fails for this node. They are left out, unless the documents are
     /// `stale`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedLayer>,
-    /// What is served but probably does not do what its authors meant.
+    /// Content that is served but probably without the intended effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -62,7 +62,7 @@ pub struct NodeSeed {
     pub mode: String,
     /// For the kernel's command line; empty when the node gets no documents.
     pub kernel_args: String,
-    /// Where this controller has the documents. Ends with a slash.
+    /// The URL of the documents at this controller. Ends with a slash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }
@@ -98,7 +98,7 @@ pub struct TracedKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailedLayer {
     pub layer: Name,
-    /// Where in the layer.
+    /// The path in the layer.
     pub at: String,
     pub reason: String,
 }

@@ -13,10 +13,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The media type of a [`Problem`].
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// What `type` starts with; the stable code follows.
+/// The prefix of `type`; the stable code follows.
 const URN: &str = "urn:hoist:problem:";
 
-/// Why a request was not done, in a form that both programs and people can act on.
+/// The reason why a request failed, for programs and for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     /// `urn:hoist:problem:<code>`; see the table of codes.
@@ -34,7 +34,7 @@ pub struct Problem {
     /// Every problem of the input, each with its place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<Diagnostic>,
-    /// What already exists and stands in the way.
+    /// Existing objects that conflict with the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<Conflict>,
     /// Quote this when asking for help: the server's log has the same id.
@@ -48,7 +48,7 @@ pub struct Conflict {
     /// The field with the common value, such as `mac`.
     pub field: String,
     pub value: String,
-    /// Who has it, such as `node/n1`.
+    /// The object that has it, such as `node/n1`.
     pub holder: String,
 }
 

@@ -13,15 +13,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::agent::{
-    BackupKept, DiskBackup, Erasure, ErasureVerdict, Event, EventsAnswer, EventsRequest, Go,
+    BackupKept, Directive, DiskBackup, Erasure, ErasureVerdict, Event, EventsAnswer, EventsRequest,
     MAX_BACKUP, MAX_BACKUPS, MAX_EVENTS, MAX_EVENTS_REQUEST, MAX_JOB_REQUEST, MAX_REPORT,
     NextAction, NodeDiagnostic, Outcome, Phase, ProvisioningJob, ProvisioningJobRequest, Report,
     ReportAnswer, RootDisk,
 };
 pub use self::run::{
-    Counts, How, Installation, LeftOutNode, NodeFacts, NodeRunState, Progress,
-    ProvisionProfileObject, Run, RunNode, RunState, SelectedNode, StartRequest, StartResult,
-    SteerRequest, SteerResult,
+    Counts, Installation, LeftOutNode, NodeFacts, NodeRunState, Progress, ProvisionOptions,
+    ProvisionProfileObject, ProvisionRun, ProvisionRunState, RunNode, SelectedNode, StartRequest,
+    StartResult, SteerRequest, SteerResult,
 };
 use crate::metadata::RenderedDocument;
 
@@ -56,7 +56,7 @@ pub struct Enrollment {
     /// Other addresses that had the token since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<IpAddr>,
-    /// Whether the node was renewed or the site's key changed since: the token is good for nothing.
+    /// True if the node was renewed or the site's key changed since: the token is invalid.
     pub outdated: bool,
 }
 
@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn tokens_and_secrets_are_not_printed() {
-        let (id, node): (_, Name) = (NodeId::from_bits(1), "n1".parse().unwrap());
+        let id = NodeId::from_bits(1);
+        let node: Name = "n1".parse().unwrap();
         let enrolled =
             EnrollmentToken { node: node.clone(), id, generation: 0, token: "hunter2".to_owned() };
         let request = DocumentsRequest {

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// One problem of an input. Checks return all of them, so that a person corrects an input once.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
-    /// Path inside the input (`interfaces[1].mac`), a query parameter, or a line and column; empty
-    /// for the whole input.
+    /// Path inside the input (`interfaces[1].mac`), a query parameter, or file, line and column,
+    /// from the outside in; empty for the whole input.
     #[serde(default)]
     pub at: String,
     pub message: String,
@@ -31,6 +31,14 @@ impl Diagnostic {
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same problem as part of a larger input, whose name goes before the path.
+    #[must_use]
+    pub fn within(mut self, outer: &str) -> Self {
+        self.at =
+            if self.at.is_empty() { outer.to_owned() } else { format!("{outer}: {}", self.at) };
         self
     }
 }
@@ -101,6 +109,8 @@ mod tests {
         assert_eq!(whole.to_string(), "not a node");
         let mac = Diagnostic::new("interfaces[1].mac", "taken").hint("see n1");
         assert_eq!(mac.to_string(), "interfaces[1].mac: taken; see n1");
+        assert_eq!(whole.within("Node n1").at, "Node n1");
+        assert_eq!(mac.clone().within("Node n1").at, "Node n1: interfaces[1].mac");
         let json = serde_json::to_value(&mac).unwrap();
         assert_eq!(json["at"], "interfaces[1].mac");
         assert_eq!(serde_json::from_value::<Diagnostic>(json).unwrap(), mac);

@@ -1,9 +1,10 @@
-//! etcd's v3 client protocol as types and clients: what travels, nothing about what it is for.
+//! etcd's v3 client protocol as types and clients.
 //!
-//! Shared by the two rooms that talk to etcd: `store` (records in an etcd somebody runs) and the
-//! life cycle of an etcd that hoist itself runs. The messages are trimmed to what those need;
-//! unknown fields from newer servers are skipped by the wire format. Compiled by `build.rs` without
-//! `protoc`.
+//! Two users share it: `store`, with records in an external etcd, and the life cycle of an etcd that
+//! hoist itself runs. The messages have only the fields that those need; the wire format skips
+//! unknown fields of newer servers. Compiled by `build.rs` without `protoc`.
+//!
+//! Does not belong here: retries, leases, keys and any other use of the protocol.
 
 #![allow(clippy::pedantic, reason = "generated code")]
 

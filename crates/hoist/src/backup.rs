@@ -176,19 +176,19 @@ async fn verify(args: &VerifyArgs, shell: &mut Shell) -> Result<Exit, Failure> {
 }
 
 async fn restore(args: &RestoreArgs, shell: &mut Shell) -> Result<Exit, Failure> {
-    let places = args.store.places(shell)?;
+    let location = args.store.location(shell)?;
     let input = open(&args.file, &args.unlock, shell)?;
-    let start = start_command(&places);
+    let start = start_command(&location);
     let target = Restore {
-        data_dir: places.data_dir.clone(),
-        store: places.store,
+        data_dir: location.data_dir.clone(),
+        store: location.store,
         force: args.force,
         now: Timestamp::now(),
     };
     let restored = backup::restore(input, target).await?;
-    let dir = places.data_dir.display();
+    let dir = location.data_dir.display();
     let more = json!({
-        "data_dir": places.data_dir,
+        "data_dir": location.data_dir,
         "new_incarnation": restored.new_incarnation,
         "moved_to": restored.moved_to,
     });
@@ -205,12 +205,12 @@ async fn restore(args: &RestoreArgs, shell: &mut Shell) -> Result<Exit, Failure>
 
 /// The command that serves a restored site. A shared store must be named, or an empty embedded one
 /// would be served. A URL with credentials is not repeated.
-fn start_command(places: &crate::offline::Places) -> String {
-    let dir = places.data_dir.display();
-    if places.embedded {
+fn start_command(location: &crate::offline::StoreLocation) -> String {
+    let dir = location.data_dir.display();
+    if location.embedded {
         return format!("hoist serve --data-dir {dir}");
     }
-    let store = if places.store.contains('@') { "URL" } else { &places.store };
+    let store = if location.store.contains('@') { "URL" } else { &location.store };
     format!("hoist serve --data-dir {dir} --store {store}")
 }
 

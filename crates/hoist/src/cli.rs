@@ -6,9 +6,9 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    agent, apply, artifact, audit, bench, boot, completions, delete, deploy, diff, events, export,
-    get, group, image, man, metadata, network, node, partition, plugin, provision, refresh, schema,
-    status, token,
+    agent, apply, artifact, audit, bench, boot, cluster, completions, delete, deploy, diff, events,
+    export, get, group, image, man, metadata, network, node, partition, plugin, provision, refresh,
+    schema, status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -110,6 +110,7 @@ pub(crate) enum Command {
     Metadata(metadata::MetadataArgs),
     Provision(provision::ProvisionArgs),
     Agent(agent::AgentArgs),
+    Cluster(cluster::ClusterArgs),
     Deploy(deploy::DeployArgs),
     Group(group::GroupArgs),
     Network(network::NetworkArgs),
@@ -162,6 +163,41 @@ mod tests {
         let mut missing = Vec::new();
         walk(&Cli::command(), "hoist", &mut missing);
         assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    #[test]
+    fn every_command_that_selects_nodes_takes_l() {
+        fn walk(command: &clap::Command, path: &str, missing: &mut Vec<String>) {
+            for sub in command.get_subcommands() {
+                let path = format!("{path} {}", sub.get_name());
+                let is_selector = |arg: &&clap::Arg| {
+                    let names = arg.get_value_names().unwrap_or_default();
+                    names.iter().any(|name| name.as_str() == "SELECTOR")
+                };
+                let selects = sub.get_arguments().any(|arg| is_selector(&arg));
+                let takes_l = sub.get_arguments().any(|arg| arg.get_short() == Some('l'));
+                // A group's selector is a field of the group.
+                if selects && !takes_l && !path.starts_with("hoist group ") {
+                    missing.push(path.clone());
+                }
+                walk(sub, &path, missing);
+            }
+        }
+        let mut missing = Vec::new();
+        walk(&Cli::command(), "hoist", &mut missing);
+        assert!(missing.is_empty(), "{missing:#?}");
+        for words in [
+            "export -l compute",
+            "boot state -l compute",
+            "boot set -l compute live",
+            "provision start -l compute",
+            "node list -l compute",
+            "deploy plan site.yaml -l compute",
+            "deploy undo last --selector compute",
+        ] {
+            let words = std::iter::once("hoist").chain(words.split(' '));
+            assert!(Cli::try_parse_from(words.clone()).is_ok(), "{words:?}");
+        }
     }
 
     #[test]

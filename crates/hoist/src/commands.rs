@@ -7,6 +7,7 @@ pub(crate) mod artifact;
 pub(crate) mod audit;
 pub(crate) mod bench;
 pub(crate) mod boot;
+pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod delete;
 pub(crate) mod deploy;
@@ -59,6 +60,34 @@ pub(crate) fn selector(words: &[String]) -> Result<Option<String>, Failure> {
     let text = words.join(" ");
     let _: Selector = text.parse()?;
     Ok(Some(text))
+}
+
+/// The nodes that a command is about, as a selector: in words, or with `-l` as in every command.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct SelectorArgs {
+    /// Which nodes; all of them if left out
+    #[arg(value_name = "SELECTOR")]
+    words: Vec<String>,
+
+    /// The same, as every command has it
+    #[arg(short = 'l', long = "selector", value_name = "SELECTOR", conflicts_with = "words")]
+    chosen: Option<String>,
+}
+
+impl SelectorArgs {
+    pub(crate) fn text(&self) -> Result<Option<String>, Failure> {
+        match &self.chosen {
+            Some(chosen) => selector(std::slice::from_ref(chosen)),
+            None => selector(&self.words),
+        }
+    }
+
+    /// Where "all nodes" must be said.
+    pub(crate) fn required(&self) -> Result<String, Failure> {
+        self.text()?.ok_or_else(|| {
+            Failure::usage("no nodes are selected").with_hint("name a selector; `*` is all nodes")
+        })
+    }
 }
 
 #[cfg(test)]

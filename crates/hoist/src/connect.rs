@@ -43,12 +43,12 @@ pub(crate) struct LocalServer {
 #[derive(Debug)]
 struct Target {
     url: Url,
-    token: Token,
+    token: TokenSource,
     ca: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-enum Token {
+enum TokenSource {
     None,
     Value(SecretString),
     File(PathBuf),
@@ -94,10 +94,10 @@ pub(crate) fn client(connection: &Connection) -> Result<Client, Failure> {
     };
     let target = choose(connection, surroundings, &data_dir, running.as_ref())?;
     let token = match target.token {
-        Token::None => None,
-        Token::Value(token) => Some(token),
-        Token::File(path) => Some(read_token(&path)?),
-        Token::Local(path) => match read_token(&path) {
+        TokenSource::None => None,
+        TokenSource::Value(token) => Some(token),
+        TokenSource::File(path) => Some(read_token(&path)?),
+        TokenSource::Local(path) => match read_token(&path) {
             Ok(token) => Some(token),
             // The server reports the missing token, if it needs one.
             Err(Failure::File(error)) if is_out_of_reach(&error) => None,
@@ -145,10 +145,10 @@ fn choose(
         || connection.data_dir.is_some()
         || running.is_some_and(|running| running.is_at(&url));
     let token = match (&connection.token_file, surroundings.token) {
-        (Some(path), _) => Token::File(path.clone()),
-        (None, Some(token)) => Token::Value(token),
-        (None, None) if ours => Token::Local(data_dir.join("admin.token")),
-        (None, None) => Token::None,
+        (Some(path), _) => TokenSource::File(path.clone()),
+        (None, Some(token)) => TokenSource::Value(token),
+        (None, None) if ours => TokenSource::Local(data_dir.join("admin.token")),
+        (None, None) => TokenSource::None,
     };
     let ca = if url.scheme() == "https" {
         let running = running.and_then(|running| running.ca.clone());
@@ -263,10 +263,10 @@ mod tests {
             Err(failure) => format!("error: {failure}"),
             Ok(target) => {
                 let token = match target.token {
-                    Token::None => "none".to_owned(),
-                    Token::Value(token) => format!("value {}", token.expose_secret()),
-                    Token::File(path) => format!("file {}", path.display()),
-                    Token::Local(path) => format!("local {}", path.display()),
+                    TokenSource::None => "none".to_owned(),
+                    TokenSource::Value(token) => format!("value {}", token.expose_secret()),
+                    TokenSource::File(path) => format!("file {}", path.display()),
+                    TokenSource::Local(path) => format!("local {}", path.display()),
                 };
                 let ca = target.ca.map(|ca| format!(" ca {}", ca.display())).unwrap_or_default();
                 format!("{} {token}{ca}", target.url)

@@ -1,5 +1,7 @@
 //! `hoist db`: hoist's own database.
 
+mod join;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -70,6 +72,15 @@ pub(crate) enum DbCommand {
     #[command(after_help = "Examples:\n  hoist db adopt-key --dry-run\n  \
         hoist db adopt-key --store etcd://h1:2379/hoist")]
     AdoptKey(AdoptKeyArgs),
+    /// Prepare this machine for a further controller of the site
+    ///
+    /// Writes the key of the site into the data directory, and makes the directory if it is not
+    /// there. The key is compared with the one of the store first. Other controllers may run.
+    #[command(after_help = "Examples:
+  \
+        ssh h1 cat /var/lib/hoist/ca/site.key | hoist db join --site-key - --store etcd://h1:2379/hoist\n  \
+        hoist db join --site-key /media/usb/site.key --store etcd://h1:2379/hoist --dry-run")]
+    Join(join::JoinArgs),
 }
 
 #[derive(Debug, Args)]
@@ -156,6 +167,7 @@ pub(crate) fn run(args: &DbArgs, shell: &mut Shell) -> Result<Exit, Failure> {
             DbCommand::Migrate(args) => migrate(args, shell).await,
             DbCommand::Upgrade(args) => upgrade(args, shell).await,
             DbCommand::AdoptKey(args) => adopt_key(args, shell).await,
+            DbCommand::Join(args) => join::join(args, shell).await,
         }
     })
 }
@@ -295,7 +307,7 @@ async fn migrate(args: &MigrateArgs, shell: &mut Shell) -> Result<Exit, Failure>
     let from = args.store.open(shell).await?;
     let now = Timestamp::now();
     let address: url::Address = args.to.parse().map_err(BackupError::from)?;
-    let places = args.store.places(shell)?;
+    let places = args.store.location(shell)?;
     if matches!(address, url::Address::Embedded) && places.embedded {
         return Err(Failure::usage("the store is already the embedded one"));
     }
@@ -364,7 +376,7 @@ async fn would_copy(
 }
 
 async fn upgrade(args: &UpgradeArgs, shell: &mut Shell) -> Result<Exit, Failure> {
-    let places = args.store.places(shell)?;
+    let places = args.store.location(shell)?;
     // A shared store is upgraded while its controllers run: the schema's own lease keeps others
     // out, and they say which schemas they can read.
     let (store, _alone) = if places.embedded {
@@ -407,7 +419,7 @@ async fn upgrade(args: &UpgradeArgs, shell: &mut Shell) -> Result<Exit, Failure>
 }
 
 async fn adopt_key(args: &AdoptKeyArgs, shell: &mut Shell) -> Result<Exit, Failure> {
-    let places = args.store.places(shell)?;
+    let places = args.store.location(shell)?;
     let path = places.data_dir.join("ca").join("site.key");
     if !path.exists() {
         return Err(Failure::missing(format!("key `{}`", path.display()))

@@ -1,12 +1,13 @@
 //! Failures of commands: their exit codes and their messages.
+//!
+//! Does not belong here: texts of single commands.
 
 use std::io;
 
 use hoist_api::client::ClientError;
 use hoist_api::{Code, Problem};
-use hoist_diagnostic::chain;
+use hoist_diagnostic::{Diagnostic, chain};
 use hoist_model::Exit;
-use hoist_model::document::DocumentError;
 use hoist_model::selector::ParseSelectorError;
 use hoist_server::backup::BackupError;
 use hoist_server::controller::ControllerError;
@@ -18,7 +19,7 @@ use hoist_store::copy::CopyError;
 use crate::settings::SettingError;
 
 /// Limit of printed document errors.
-const FAULTS_SHOWN: usize = 50;
+const DIAGNOSTICS_SHOWN: usize = 50;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,8 +28,10 @@ pub(crate) enum Failure {
     Client(#[from] ClientError),
     #[error("the selector is not valid")]
     Selector(#[from] ParseSelectorError),
-    #[error("{}", faults(.0.len()))]
-    Documents(Vec<DocumentError>),
+    #[error("{}", diagnostics(.0.len()))]
+    Documents(Vec<Diagnostic>),
+    #[error("{}", input_errors(.input, .problems.len()))]
+    Input { input: String, problems: Vec<Diagnostic> },
     /// Invalid input on the command line.
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
@@ -125,9 +128,11 @@ impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Client(error) => client_exit(error),
-            Self::Selector(_) | Self::Documents(_) | Self::Usage { .. } | Self::Setting(_) => {
-                Exit::Usage
-            }
+            Self::Selector(_)
+            | Self::Documents(_)
+            | Self::Input { .. }
+            | Self::Usage { .. }
+            | Self::Setting(_) => Exit::Usage,
             Self::Start { exit, .. } => *exit,
             Self::Backup(error) => backup_exit(error),
             Self::Upgrade(error) => upgrade_exit(error),
@@ -155,15 +160,12 @@ impl Failure {
                 rendered.details.push(error.drawing());
             }
             Self::Documents(errors) => {
-                let shown = errors.iter().take(FAULTS_SHOWN).map(ToString::to_string);
-                rendered.details.extend(shown);
-                if errors.len() > FAULTS_SHOWN {
-                    rendered.details.push(format!("… and {} more", errors.len() - FAULTS_SHOWN));
-                }
+                rendered.details = shortened(errors);
             }
+            Self::Input { problems, .. } => rendered.details = shortened(problems),
             Self::Client(ClientError::Problem { problem, .. }) => {
                 rendered.details = problem_details(problem);
-                // A single fault may already be the message.
+                // A single diagnostic may already be the message.
                 rendered.details.retain(|line| *line != rendered.message);
             }
             _ => {}
@@ -192,7 +194,24 @@ impl Failure {
     }
 }
 
-fn faults(count: usize) -> String {
+/// The first lines of a list, and the number of the others.
+fn shortened(errors: &[impl ToString]) -> Vec<String> {
+    let mut lines: Vec<String> =
+        errors.iter().take(DIAGNOSTICS_SHOWN).map(ToString::to_string).collect();
+    if errors.len() > DIAGNOSTICS_SHOWN {
+        lines.push(format!("… and {} more", errors.len() - DIAGNOSTICS_SHOWN));
+    }
+    lines
+}
+
+fn input_errors(input: &str, count: usize) -> String {
+    match count {
+        1 => format!("{input} has 1 error"),
+        _ => format!("{input} has {count} errors"),
+    }
+}
+
+fn diagnostics(count: usize) -> String {
     match count {
         1 => "the documents have 1 error; nothing was sent".to_owned(),
         _ => format!("the documents have {count} errors; nothing was sent"),
@@ -315,13 +334,14 @@ fn problem_exit(problem: &Problem) -> Exit {
 
 fn problem_details(problem: &Problem) -> Vec<String> {
     let mut details = Vec::new();
-    for fault in problem.errors.iter().take(FAULTS_SHOWN) {
-        let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
-        let hint = fault.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
-        details.push(format!("{at}{}{hint}", fault.message));
+    for diagnostic in problem.errors.iter().take(DIAGNOSTICS_SHOWN) {
+        let at =
+            if diagnostic.at.is_empty() { String::new() } else { format!("{}: ", diagnostic.at) };
+        let hint = diagnostic.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        details.push(format!("{at}{}{hint}", diagnostic.message));
     }
-    if problem.errors.len() > FAULTS_SHOWN {
-        details.push(format!("… and {} more", problem.errors.len() - FAULTS_SHOWN));
+    if problem.errors.len() > DIAGNOSTICS_SHOWN {
+        details.push(format!("… and {} more", problem.errors.len() - DIAGNOSTICS_SHOWN));
     }
     for conflict in &problem.conflicts {
         details
@@ -504,11 +524,11 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_faults_are_printed() {
+    fn printed_problems_are_bounded() {
         let text = "api: hoist/v1\nkind: Node\nname: -\n---\n".repeat(60);
         let errors = hoist_model::document::read("f.yaml", text.as_bytes()).unwrap_err();
         let rendered = Failure::Documents(errors).render();
-        assert_eq!(rendered.details.len(), FAULTS_SHOWN + 1);
-        assert_eq!(rendered.details[FAULTS_SHOWN], "… and 10 more");
+        assert_eq!(rendered.details.len(), DIAGNOSTICS_SHOWN + 1);
+        assert_eq!(rendered.details[DIAGNOSTICS_SHOWN], "… and 10 more");
     }
 }

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use hoist_api::client::Body;
+use hoist_diagnostic::Diagnostic;
 use hoist_model::Document;
-use hoist_model::document::{self, DocumentError};
+use hoist_model::document;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio_util::io::ReaderStream;
 
@@ -21,7 +22,7 @@ const WHOLE_BYTES: u64 = 64 * 1024 * 1024;
 /// Longest line of JSON lines, far above the limits of a node.
 const LINE_BYTES: u64 = 1024 * 1024;
 /// Checking stops here: so many errors have one cause.
-const FAULTS: usize = 1000;
+const MAX_DIAGNOSTICS: usize = 1000;
 const CHUNK: usize = 64 * 1024;
 
 /// Documents that were found to be well-formed.
@@ -79,21 +80,21 @@ impl Documents {
 pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Documents, Failure> {
     let mut documents = Vec::new();
     let mut streamed = Vec::new();
-    let mut faults = Vec::new();
+    let mut diagnostics = Vec::new();
     let mut count = 0;
-    let mut take =
-        |what: &str, text: &[u8], faults: &mut Vec<DocumentError>| match document::read(what, text)
-        {
-            Ok(found) => documents.extend(found),
-            Err(found) => faults.extend(found),
-        };
+    let mut take = |what: &str, text: &[u8], diagnostics: &mut Vec<Diagnostic>| match document::read(
+        what, text,
+    ) {
+        Ok(found) => documents.extend(found),
+        Err(found) => diagnostics.extend(found),
+    };
     for path in paths {
         if path.as_os_str() == "-" {
             match standard_input()? {
-                Stdin::Whole(text) => take("standard input", &text, &mut faults),
+                Stdin::Whole(text) => take("standard input", &text, &mut diagnostics),
                 Stdin::Spooled(path, bytes) => {
                     let file = LineFile { path: path.to_path_buf(), bytes, _spooled: Some(path) };
-                    count += check_lines("standard input", &file, &mut faults)?;
+                    count += check_lines("standard input", &file, &mut diagnostics)?;
                     streamed.push(file);
                 }
             }
@@ -104,15 +105,15 @@ pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Documents, Fail
             let bytes = fs_err::metadata(&path).map_err(Failure::File)?.len();
             if is_lines(&path) || bytes > WHOLE_BYTES {
                 let file = LineFile { path, bytes, _spooled: None };
-                count += check_lines(&what, &file, &mut faults)?;
+                count += check_lines(&what, &file, &mut diagnostics)?;
                 streamed.push(file);
             } else {
-                take(&what, &read_whole(&path)?, &mut faults);
+                take(&what, &read_whole(&path)?, &mut diagnostics);
             }
         }
     }
-    if !faults.is_empty() {
-        return Err(Failure::Documents(faults));
+    if !diagnostics.is_empty() {
+        return Err(Failure::Documents(diagnostics));
     }
     let mut all = Documents::of(&documents)?;
     all.count += count;
@@ -227,7 +228,7 @@ fn is_lines(path: &Path) -> bool {
 fn check_lines(
     what: &str,
     file: &LineFile,
-    faults: &mut Vec<DocumentError>,
+    diagnostics: &mut Vec<Diagnostic>,
 ) -> Result<usize, Failure> {
     let progress = bar("checking", file.bytes);
     let mut reader =
@@ -239,35 +240,25 @@ fn check_lines(
         let read = reader.by_ref().take(LINE_BYTES + 1).read_until(b'\n', &mut line);
         let read = read.map_err(Failure::File)? as u64;
         progress.inc(read);
-        if read == 0 || faults.len() >= FAULTS {
+        if read == 0 || diagnostics.len() >= MAX_DIAGNOSTICS {
             break;
         }
-        let fault = |message: &str, hint: Option<&str>| DocumentError {
-            source: what.to_owned(),
-            line: number,
-            column: 1,
-            subject: None,
-            message: message.to_owned(),
-            hint: hint.map(str::to_owned),
-        };
+        let diagnostic = |message| Diagnostic::new(format!("{what}:{number}:1"), message);
         if read > LINE_BYTES {
             let hint = "files of more than 64 MiB must have one JSON document per line";
-            faults.push(fault("the line is too long", Some(hint)));
+            diagnostics.push(diagnostic("the line is too long").hint(hint));
             break;
         }
         let Ok(text) = std::str::from_utf8(&line) else {
-            faults.push(fault("the line is not UTF-8", Some("save the file as UTF-8")));
+            diagnostics.push(diagnostic("the line is not UTF-8").hint("save the file as UTF-8"));
             continue;
         };
         if text.trim().is_empty() {
             continue;
         }
-        match document::from_json(what, text.trim_end()) {
+        match document::from_json(what, number, text.trim_end()) {
             Ok(_) => count += 1,
-            Err(found) => {
-                faults
-                    .extend(found.into_iter().map(|fault| DocumentError { line: number, ..fault }));
-            }
+            Err(found) => diagnostics.extend(found),
         }
     }
     progress.finish_and_clear();
@@ -319,20 +310,20 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_every_file_is_found() {
+    fn reading_reports_every_problem_of_every_file() {
         let dir = tempfile::tempdir().unwrap();
         let yaml = dir.path().join("a.yaml");
         let lines = dir.path().join("b.ndjson");
         fs_err::write(&yaml, "api: hoist/v1\nkind: Node\nname: n1\nspec: {rol: x}\n").unwrap();
         let good = r#"{"api":"hoist/v1","kind":"Node","name":"n1"}"#;
         fs_err::write(&lines, format!("{good}\n\n{{}}\n{good}\nkettle\n")).unwrap();
-        let Failure::Documents(faults) = read(&[yaml, lines], false).unwrap_err() else {
-            panic!("these are faults of documents");
+        let Failure::Documents(diagnostics) = read(&[yaml, lines], false).unwrap_err() else {
+            panic!("these are problems of documents");
         };
-        let places: Vec<_> = faults.iter().map(|fault| fault.line).collect();
-        assert_eq!(faults.len(), 3, "{faults:?}");
-        assert_eq!(places[1..], [3, 5]);
-        assert!(faults[0].to_string().contains("role"), "{}", faults[0]);
+        assert_eq!(diagnostics.len(), 3, "{diagnostics:?}");
+        assert!(diagnostics[1].at.contains("b.ndjson:3:"), "{}", diagnostics[1]);
+        assert!(diagnostics[2].at.contains("b.ndjson:5:"), "{}", diagnostics[2]);
+        assert!(diagnostics[0].to_string().contains("role"), "{}", diagnostics[0]);
     }
 
     #[tokio::test]

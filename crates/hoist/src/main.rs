@@ -2,6 +2,9 @@
 //!
 //! Every command ends with one code of the table in `hoist_model::Exit`; that is decided here and
 //! in `failure`, and nowhere else.
+//!
+//! Does not belong here: rules of the domain. A command parses its arguments, calls the controller
+//! or a pure crate, and prints.
 
 mod backup;
 mod changes;
@@ -14,6 +17,7 @@ mod failure;
 mod input;
 mod node_ref;
 mod offline;
+mod over_ssh;
 mod printer;
 mod secret_file;
 mod serve;
@@ -75,6 +79,9 @@ fn main() -> ExitCode {
         }
         return exit_code(if kept.is_ok() { Exit::Done } else { Exit::Failed });
     }
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == over_ssh::ARGUMENT) {
+        return over_ssh::run();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -119,6 +126,7 @@ fn run(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Backup(args) => backup::run(&args, shell),
         // These need none.
         Command::Schema(args) => args.run(shell),
+        Command::Cluster(args) => args.run(shell),
         Command::Completions(args) => args.run(shell),
         Command::Man(args) => args.run(shell),
         Command::Version => commands::version::run(shell),
@@ -160,6 +168,7 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         | Command::Db(_)
         | Command::Backup(_)
         | Command::Schema(_)
+        | Command::Cluster(_)
         | Command::Completions(_)
         | Command::Man(_)
         | Command::Version => unreachable!("dispatched by `run`"),

@@ -24,7 +24,7 @@ pub(crate) struct StoreArgs {
 
 /// Where things are, without anything opened yet.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct StoreLocation {
     pub(crate) data_dir: PathBuf,
     pub(crate) store: String,
     pub(crate) embedded: bool,
@@ -41,15 +41,15 @@ pub(crate) struct Offline {
 
 impl StoreArgs {
     /// What `hoist serve` would use with the same options.
-    pub(crate) fn places(&self, shell: &Shell) -> Result<Places, Failure> {
-        let (data_dir, store) = serve::places(self.store.clone(), &shell.connection)?;
+    pub(crate) fn location(&self, shell: &Shell) -> Result<StoreLocation, Failure> {
+        let (data_dir, store) = serve::store_location(self.store.clone(), &shell.connection)?;
         let address: Address = store.parse().map_err(BackupError::from)?;
-        Ok(Places { data_dir, store, embedded: matches!(address, Address::Embedded) })
+        Ok(StoreLocation { data_dir, store, embedded: matches!(address, Address::Embedded) })
     }
 
     /// Opens a store that is there, and takes the lock of its directory.
     pub(crate) async fn open(&self, shell: &Shell) -> Result<Offline, Failure> {
-        let places = self.places(shell)?;
+        let places = self.location(shell)?;
         let found = DataDir::is_there(&places.data_dir);
         if places.embedded && !places.data_dir.join("hoist.redb").exists() {
             let what = format!("database in `{}`", places.data_dir.display());
@@ -67,13 +67,13 @@ impl StoreArgs {
 
     /// As [`Self::open`], and makes the directory and the store if they are not there.
     pub(crate) async fn create(&self, shell: &Shell) -> Result<Offline, Failure> {
-        let places = self.places(shell)?;
+        let places = self.location(shell)?;
         let lock = DataDir::open(&places.data_dir).map_err(BackupError::from)?;
         places.opened(Some(lock)).await
     }
 }
 
-impl Places {
+impl StoreLocation {
     async fn opened(self, lock: Option<DataDir>) -> Result<Offline, Failure> {
         let store = url::open(&self.store, &self.data_dir).await.map_err(BackupError::from)?;
         if !self.embedded {

@@ -128,8 +128,14 @@ impl Printer {
         if self.output == Output::Yaml {
             return self.yaml(value);
         }
-        let text = serde_json::to_string_pretty(value).map_err(Failure::Json)?;
-        self.line(text)
+        // A plan of a large site is never in memory as text.
+        serde_json::to_writer_pretty(&mut self.out, value).map_err(|error| {
+            match error.io_error_kind() {
+                Some(kind) => Failure::Output(kind.into()),
+                None => Failure::Json(error),
+            }
+        })?;
+        self.line("")
     }
 
     /// A value as YAML, which people read well too.
@@ -263,8 +269,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_closed_pipe_is_a_quiet_end() {
-        struct Closed;
-        impl Write for Closed {
+        struct ClosedPipe;
+        impl Write for ClosedPipe {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
                 Err(io::ErrorKind::BrokenPipe.into())
             }
@@ -273,7 +279,7 @@ pub(crate) mod tests {
             }
         }
         let (mut printer, ..) = printer(Output::Table);
-        printer.out = Box::new(Closed);
+        printer.out = Box::new(ClosedPipe);
         assert!(printer.line("x").unwrap_err().is_closed_pipe());
     }
 }

@@ -25,6 +25,7 @@ use hoist_server::data_dir::DataDirError;
 use hoist_server::inventory::SourceConfig;
 use hoist_site::registry::{ChangeGuard, Horizon};
 use hoist_store::StoreError;
+use rustls_pki_types::CertificateDer;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Connection;
@@ -168,7 +169,7 @@ fn start_failure(error: ControllerError) -> Failure {
 
 /// The data directory and the store that `hoist serve` would use, for commands that work on them
 /// while it does not run.
-pub(crate) fn places(
+pub(crate) fn store_location(
     store: Option<String>,
     connection: &Connection,
 ) -> Result<(PathBuf, String), Failure> {
@@ -250,7 +251,8 @@ fn config(settings: &Settings) -> Result<Config, SettingError> {
     config.listen = address(settings, "listen")?;
     config.tls_listen = address(settings, "tls_listen")?;
     settings.text("store").clone_into(&mut config.store);
-    config.source = source(settings)?;
+    config.import_authorities = settings.authorities("import.ca")?;
+    config.source = source(settings, &config.import_authorities)?;
     config.names = names(settings)?;
     config.policy = policy(settings)?;
     config.jwks = jwks(settings)?;
@@ -301,11 +303,14 @@ fn address(settings: &Settings, key: &'static str) -> Result<Option<SocketAddr>,
     found.next().map(Some).ok_or_else(|| settings.wrong(key, "the name has no address".to_owned()))
 }
 
-fn source(settings: &Settings) -> Result<Option<SourceConfig>, SettingError> {
+fn source(
+    settings: &Settings,
+    authorities: &[CertificateDer<'static>],
+) -> Result<Option<SourceConfig>, SettingError> {
     let Some(mut source) = SourceConfig::new(settings.parse("inventory")?) else { return Ok(None) };
     source.every = settings.duration("import.every")?;
     source.smd.token_file = settings.given("import.token_file").map(PathBuf::from);
-    source.smd.authorities = settings.authorities("import.ca")?;
+    source.smd.authorities = authorities.to_vec();
     source.smd.join.repair_bmc_nics = settings.parse("import.repair_bmc_nics")?;
     source.reconcile.max_prune_percent = settings.parse("import.max_prune_percent")?;
     source.reconcile.adopt = settings.parse("import.adopt")?;
@@ -378,4 +383,21 @@ fn jwks(settings: &Settings) -> Result<Option<JwksConfig>, SettingError> {
         return Err(settings.wrong("auth.audience", reason.to_owned()));
     }
     Ok(Some(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retention_of_revisions_becomes_the_horizon() {
+        let mut settings = Settings::new();
+        settings.read_environment(|name| match name {
+            "HOIST_RETENTION_REVISIONS" => Some("7".to_owned()),
+            "HOIST_RETENTION_REVISIONS_AGE" => Some("2h".to_owned()),
+            _ => None,
+        });
+        let horizon = config(&settings).unwrap().horizon;
+        assert_eq!((horizon.removals, horizon.age), (7, Duration::from_hours(2)));
+    }
 }

@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 70] = [
+pub(crate) const SETTINGS: [Setting; 74] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -45,7 +45,7 @@ pub(crate) const SETTINGS: [Setting; 70] = [
     setting("names", "", "further host names and addresses for the certificate, by commas"),
     setting("import.every", "5m", "how often the inventory source is read"),
     setting("import.token_file", "", "bearer token for the inventory source"),
-    setting("import.ca", "", "PEM file of the only authority trusted for the source"),
+    setting("import.ca", "", "PEM file of the only authority trusted for sources"),
     setting("import.max_prune_percent", "10", "of 100 imported nodes, how many may go at once"),
     setting("import.repair_bmc_nics", "false", "adopt node interfaces that are filed under a BMC"),
     setting("import.adopt", "false", "adopt declared nodes with the same xname or MAC"),
@@ -90,6 +90,10 @@ pub(crate) const SETTINGS: [Setting; 70] = [
     setting("deploy.ssh_key", "", "file with the ssh key; else ssh's default"),
     setting("deploy.ssh_port", "", "port of sshd; else ssh's default"),
     setting("deploy.ssh_known_hosts", "", "file of host keys; else ssh's default"),
+    setting("deploy.ssh_keys", "", "directory of the ssh keys that nodes name"),
+    setting("deploy.ssh_jump", "", "jump host of ssh: `[USER@]HOST[:PORT]`"),
+    setting("deploy.ssh_become", "", "user that `sudo` makes of the one that logged in"),
+    setting("deploy.ssh_program", "", "program for nodes, with `{arch}`; else this one"),
     setting("limits.connections", "16384", "open connections per listener"),
     setting("limits.connections_per_address", "8192", "open connections of one address"),
     setting("limits.body_bytes", "8388608", "largest request body"),
@@ -204,7 +208,7 @@ impl Settings {
     /// Files with secrets of the controller: those that are named for one, and configuration files,
     /// in which a store address may have a password.
     pub(crate) fn secret_files(&self) -> Vec<PathBuf> {
-        let is_secret = |key: &str| key.ends_with("_file") || key == "deploy.ssh_key";
+        let is_secret = |key: &str| key.ends_with("_file") || key.starts_with("deploy.ssh_key");
         let mut files = Vec::new();
         for (key, (value, origin)) in &self.0 {
             if is_secret(key) && !value.is_empty() {

@@ -33,7 +33,7 @@ pub struct ArtifactSpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// Of an archive of plug-ins: its actions and the sections that they read, as profiles name
-    /// them; `*` if the archive was not examined.
+    /// them; `*` if the archive was not examined. Of an agent image: `tool:NAME` for each program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub provides: Vec<String>,
 }
@@ -57,25 +57,35 @@ const MAX_DESCRIPTION: usize = 1024;
 const MAX_PROVIDES: usize = 128;
 const MAX_PROVIDED: usize = 256;
 
+/// The beginning of a program's name in `provides`.
+pub const TOOL: &str = "tool:";
+
 impl ArtifactSpec {
     pub fn check(&self) -> Vec<Diagnostic> {
-        let mut faults = Vec::new();
+        let mut diagnostics = Vec::new();
         if self.size > MAX_ARTIFACT_BYTES {
             let message = format!("more than {MAX_ARTIFACT_BYTES} bytes");
             let hint = "serve larger files elsewhere, and name them by URL";
-            faults.push(Diagnostic::new("size", message).hint(hint));
+            diagnostics.push(Diagnostic::new("size", message).hint(hint));
         }
         if self.description.len() > MAX_DESCRIPTION {
             let message = format!("longer than {MAX_DESCRIPTION} bytes");
-            faults.push(Diagnostic::new("description", message));
+            diagnostics.push(Diagnostic::new("description", message));
         }
         let is_long = |name: &String| name.is_empty() || name.len() > MAX_PROVIDED;
         if self.provides.len() > MAX_PROVIDES || self.provides.iter().any(is_long) {
             let message =
                 format!("these are at most {MAX_PROVIDES} names of 1 to {MAX_PROVIDED} bytes");
-            faults.push(Diagnostic::new("provides", message));
+            diagnostics.push(Diagnostic::new("provides", message));
         }
-        faults
+        diagnostics
+    }
+
+    /// Whether a program is in an agent image. `None` if the programs of the image are not known.
+    pub fn has_tool(&self, name: &str) -> Option<bool> {
+        let mut tools = self.provides.iter().filter_map(|it| it.strip_prefix(TOOL)).peekable();
+        tools.peek()?;
+        Some(tools.any(|tool| tool == name))
     }
 
     /// Whether an action or a section of this name is in it.
@@ -142,14 +152,14 @@ mod tests {
 
     #[test]
     fn artifacts_have_their_limits() {
-        let faults = |size: u64, description: usize| {
+        let diagnostics = |size: u64, description: usize| {
             let sha256 = Digest::from_bytes([0; 32]);
             let description = "x".repeat(description);
             let provides = Vec::new();
             ArtifactSpec { sha256, size, arch: Arch::Unknown, description, provides }.check().len()
         };
-        assert_eq!(faults(MAX_ARTIFACT_BYTES, MAX_DESCRIPTION), 0);
-        assert_eq!(faults(MAX_ARTIFACT_BYTES + 1, MAX_DESCRIPTION + 1), 2);
+        assert_eq!(diagnostics(MAX_ARTIFACT_BYTES, MAX_DESCRIPTION), 0);
+        assert_eq!(diagnostics(MAX_ARTIFACT_BYTES + 1, MAX_DESCRIPTION + 1), 2);
     }
 
     proptest! {

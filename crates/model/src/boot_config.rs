@@ -106,35 +106,36 @@ impl BootConfigSpec {
     }
 
     pub fn check(&self) -> Vec<Diagnostic> {
-        let mut faults = Vec::new();
+        let mut diagnostics = Vec::new();
         if self.selector.is_none() {
             let hint = "write `selector: \"*\"` for all nodes, or `role:compute`, `node:n1`, …";
-            faults.push(Diagnostic::new("selector", "missing").hint(hint));
+            diagnostics.push(Diagnostic::new("selector", "missing").hint(hint));
         }
         // A template may do without: it can chain, or leave for the disk.
         if self.kernel.is_empty() && self.template.is_none() {
             let hint = "name one by URL, or as `artifact:NAME`";
-            faults.push(Diagnostic::new("kernel", "missing").hint(hint));
+            diagnostics.push(Diagnostic::new("kernel", "missing").hint(hint));
         }
-        faults.extend(check_url("kernel", &self.kernel));
+        diagnostics.extend(check_url("kernel", &self.kernel));
         if self.initrd.len() > MAX_INITRDS {
-            faults.push(Diagnostic::new("initrd", format!("more than {MAX_INITRDS}")));
+            diagnostics.push(Diagnostic::new("initrd", format!("more than {MAX_INITRDS}")));
         }
         for (i, initrd) in self.initrd.iter().enumerate() {
             let at = format!("initrd[{i}]");
             if initrd.is_empty() {
-                faults.push(Diagnostic::new(&*at, "empty").hint("leave it out"));
+                diagnostics.push(Diagnostic::new(&*at, "empty").hint("leave it out"));
             }
-            faults.extend(check_url(&at, initrd));
+            diagnostics.extend(check_url(&at, initrd));
         }
-        faults.extend(check_params("params", &self.params));
+        diagnostics.extend(check_params("params", &self.params));
         if let Some(seed) = &self.cloud_init {
-            faults.extend(check_url("cloud_init", seed));
+            diagnostics.extend(check_url("cloud_init", seed));
         }
         if self.template.as_ref().is_some_and(|template| template.len() > MAX_TEMPLATE) {
-            faults.push(Diagnostic::new("template", format!("longer than {MAX_TEMPLATE} bytes")));
+            diagnostics
+                .push(Diagnostic::new("template", format!("longer than {MAX_TEMPLATE} bytes")));
         }
-        faults
+        diagnostics
     }
 }
 

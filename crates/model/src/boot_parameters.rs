@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_body_is_read_or_refused(body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_body_is_read_or_refused(body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = BootParameters::parse(&body);
         }
 

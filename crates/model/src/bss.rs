@@ -53,6 +53,13 @@ pub struct BssRecord {
     pub revision: u64,
 }
 
+impl BssRecord {
+    /// Whether it is the image for unknown machines of an architecture.
+    pub fn is_for_unknown_machines(&self) -> bool {
+        matches!(&self.key, BssKey::Tag(tag) if tag.starts_with("Unknown-"))
+    }
+}
+
 /// The cloud-init part of a record, in BSS's own spelling.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CloudInit {

@@ -1,8 +1,8 @@
 //! Resources as people write them: `{api: hoist/v1, kind, name, spec}` in YAML or JSON, several to
 //! a file.
 //!
-//! Reading never stops at the first fault: every document of a file is checked, and each error
-//! names file, line and column, and the remedy.
+//! Reading never stops at the first error: every document of a file is checked, and each
+//! [`Diagnostic`] names file, line, column and document in `at`, and the remedy.
 
 mod plain;
 mod read;
@@ -11,7 +11,7 @@ use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use read::{DocumentError, cloud_config, from_json, read, read_one};
+pub use read::{cloud_config, from_json, read, read_one, suggested};
 
 use crate::{
     ArtifactName, ArtifactSpec, BootConfigSpec, GroupKey, GroupSpec, MetadataLayerSpec, Name,
@@ -34,11 +34,17 @@ pub enum Kind {
     ProvisionProfile,
 }
 
-/// One resource as declared.
+/// One resource as declared: its name and its spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Document {
-    pub name: DocumentName,
-    pub spec: Spec,
+pub enum Document {
+    Partition(Name, PartitionSpec),
+    Network(Name, NetworkSpec),
+    Group(GroupKey, GroupSpec),
+    Node(Name, Box<NodeSpec>),
+    Artifact(ArtifactName, ArtifactSpec),
+    BootConfig(Name, Box<BootConfigSpec>),
+    MetadataLayer(Name, Box<MetadataLayerSpec>),
+    ProvisionProfile(Name, Box<ProvisionProfileSpec>),
 }
 
 /// The name of a document: a group's name has two parts, an artifact's is a file name.
@@ -47,18 +53,6 @@ pub enum DocumentName {
     Plain(Name),
     Group(GroupKey),
     Artifact(ArtifactName),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Spec {
-    Partition(PartitionSpec),
-    Network(NetworkSpec),
-    Group(GroupSpec),
-    Node(Box<NodeSpec>),
-    Artifact(ArtifactSpec),
-    BootConfig(Box<BootConfigSpec>),
-    MetadataLayer(Box<MetadataLayerSpec>),
-    ProvisionProfile(Box<ProvisionProfileSpec>),
 }
 
 impl Kind {
@@ -129,44 +123,51 @@ impl Kind {
 
 impl Document {
     pub fn node(name: Name, spec: NodeSpec) -> Self {
-        Self { name: DocumentName::Plain(name), spec: Spec::Node(Box::new(spec)) }
+        Self::Node(name, Box::new(spec))
     }
 
     pub fn kind(&self) -> Kind {
-        self.spec.kind()
+        match self {
+            Self::Partition(..) => Kind::Partition,
+            Self::Network(..) => Kind::Network,
+            Self::Group(..) => Kind::Group,
+            Self::Node(..) => Kind::Node,
+            Self::Artifact(..) => Kind::Artifact,
+            Self::BootConfig(..) => Kind::BootConfig,
+            Self::MetadataLayer(..) => Kind::MetadataLayer,
+            Self::ProvisionProfile(..) => Kind::ProvisionProfile,
+        }
     }
 
-    /// The faults that can be found without the site.
+    pub fn name(&self) -> DocumentName {
+        match self {
+            Self::Group(key, _) => DocumentName::Group(key.clone()),
+            Self::Artifact(name, _) => DocumentName::Artifact(name.clone()),
+            Self::Partition(name, _)
+            | Self::Network(name, _)
+            | Self::Node(name, _)
+            | Self::BootConfig(name, _)
+            | Self::MetadataLayer(name, _)
+            | Self::ProvisionProfile(name, _) => DocumentName::Plain(name.clone()),
+        }
+    }
+
+    /// The problems that can be found without the site.
     pub fn check(&self) -> Vec<Diagnostic> {
-        match &self.spec {
-            Spec::Partition(_) => Vec::new(),
-            Spec::Network(spec) => spec.check(),
-            Spec::Group(spec) => spec.check(),
-            Spec::Node(spec) => spec.check(),
-            Spec::Artifact(spec) => spec.check(),
-            Spec::BootConfig(spec) => spec.check(),
-            Spec::MetadataLayer(spec) => spec.check(),
-            Spec::ProvisionProfile(spec) => spec.check(),
+        match self {
+            Self::Partition(..) => Vec::new(),
+            Self::Network(_, spec) => spec.check(),
+            Self::Group(_, spec) => spec.check(),
+            Self::Node(_, spec) => spec.check(),
+            Self::Artifact(_, spec) => spec.check(),
+            Self::BootConfig(_, spec) => spec.check(),
+            Self::MetadataLayer(_, spec) => spec.check(),
+            Self::ProvisionProfile(_, spec) => spec.check(),
         }
     }
 
     pub fn to_yaml(&self) -> String {
         serde_saphyr::to_string(self).expect("a document is made of maps, lists and plain values")
-    }
-}
-
-impl Spec {
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Partition(_) => Kind::Partition,
-            Self::Network(_) => Kind::Network,
-            Self::Group(_) => Kind::Group,
-            Self::Node(_) => Kind::Node,
-            Self::Artifact(_) => Kind::Artifact,
-            Self::BootConfig(_) => Kind::BootConfig,
-            Self::MetadataLayer(_) => Kind::MetadataLayer,
-            Self::ProvisionProfile(_) => Kind::ProvisionProfile,
-        }
     }
 }
 
@@ -192,16 +193,16 @@ impl Serialize for Document {
         let mut out = serializer.serialize_struct("Document", 4)?;
         out.serialize_field("api", API)?;
         out.serialize_field("kind", self.kind().as_str())?;
-        out.serialize_field("name", &self.name.to_string())?;
-        match &self.spec {
-            Spec::Partition(spec) => out.serialize_field("spec", spec)?,
-            Spec::Network(spec) => out.serialize_field("spec", spec)?,
-            Spec::Group(spec) => out.serialize_field("spec", spec)?,
-            Spec::Node(spec) => out.serialize_field("spec", spec)?,
-            Spec::Artifact(spec) => out.serialize_field("spec", spec)?,
-            Spec::BootConfig(spec) => out.serialize_field("spec", spec)?,
-            Spec::MetadataLayer(spec) => out.serialize_field("spec", spec)?,
-            Spec::ProvisionProfile(spec) => out.serialize_field("spec", spec)?,
+        out.serialize_field("name", &self.name().to_string())?;
+        match self {
+            Self::Partition(_, spec) => out.serialize_field("spec", spec)?,
+            Self::Network(_, spec) => out.serialize_field("spec", spec)?,
+            Self::Group(_, spec) => out.serialize_field("spec", spec)?,
+            Self::Node(_, spec) => out.serialize_field("spec", spec)?,
+            Self::Artifact(_, spec) => out.serialize_field("spec", spec)?,
+            Self::BootConfig(_, spec) => out.serialize_field("spec", spec)?,
+            Self::MetadataLayer(_, spec) => out.serialize_field("spec", spec)?,
+            Self::ProvisionProfile(_, spec) => out.serialize_field("spec", spec)?,
         }
         out.end()
     }

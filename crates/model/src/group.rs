@@ -58,9 +58,9 @@ impl Group {
 impl GroupSpec {
     pub fn check(&self) -> Vec<Diagnostic> {
         if self.members.is_some() && self.selector.is_some() {
-            let fault =
+            let diagnostic =
                 Diagnostic::new("members", "a group has `members` or a `selector`, not both");
-            return vec![fault.hint("remove one of them")];
+            return vec![diagnostic.hint("remove one of them")];
         }
         Vec::new()
     }

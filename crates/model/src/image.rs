@@ -32,6 +32,17 @@ pub struct ImageFile {
     pub artifact: ArtifactName,
     pub size: u64,
     pub sha256: Digest,
+    /// The image that is packed in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpacked: Option<UnpackedContent>,
+}
+
+/// An unpacked image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnpackedContent {
+    pub size: u64,
+    pub sha256: Digest,
 }
 
 impl ImageIndex {
@@ -57,6 +68,7 @@ mod tests {
                 artifact: "os-tiny-kernel".parse().unwrap(),
                 size: 1,
                 sha256: Digest::from_bytes([0; 32]),
+                unpacked: None,
             }],
         };
         assert!(index("kernel").stays_inside());

@@ -3,6 +3,9 @@
 //! Everything here is a pure function of values. No I/O, no async, no clock, no randomness: a
 //! value of these types is valid because it could not have been built otherwise, and the same
 //! input gives the same answer in the server, the command line and the agent.
+//!
+//! Does not belong here: wire types (`hoist-api`), the records of a site and their indexes
+//! (`hoist-site`).
 
 mod exit;
 mod id;
@@ -37,7 +40,7 @@ pub use boot_state::{
     BootAction, BootMode, BootState, Provisioning, RemovedMachine, ServedBoot, ServedConfig,
 };
 pub use bss::{BssImage, BssImageKey, BssKey, BssRecord, CloudInit, ImageKind, PhoneHome};
-pub use document::{Document, Kind, Spec};
+pub use document::{Document, Kind};
 pub use exit::Exit;
 pub use group::{Group, GroupKey, GroupSpec};
 pub use id::{NodeId, ParseNodeIdError};

@@ -1,5 +1,7 @@
 //! Metadata layers: contributions of a site, a partition, a group or a node to the documents that
 //! cloud-init reads. The layers of a node are merged; each applies to one set of nodes.
+//!
+//! Does not belong here: merging and rendering (`hoist-metadata`).
 
 use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
@@ -209,17 +211,32 @@ pub enum Secret {
     Age(String),
 }
 
+/// Why a value is not a reference to a secret. Each message is the remedy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseSecretError {
+    #[error("use one of `{{file: NAME}}`, `{{env: NAME}}` and `{{age: TEXT}}`")]
+    Kind,
+    #[error("a file is named from the directory for secrets: `db/password`")]
+    File,
+    #[error("a variable is called `{SECRET_VARIABLES}…`")]
+    Variable,
+    #[error("write what `age --armor` gives")]
+    Age,
+    #[error("longer than {MAX_AGE} bytes")]
+    TooLong,
+}
+
 impl Secret {
-    /// The value as a reference, if it is one; a fault if it is an invalid reference.
-    pub fn in_value(value: &Value) -> Option<Result<Self, String>> {
+    /// The value as a reference, if it is one; an error if it is an invalid reference.
+    pub fn in_value(value: &Value) -> Option<Result<Self, ParseSecretError>> {
         let Value::Object(map) = value else { return None };
         let inner = map.get("secret").filter(|inner| map.len() == 1 && inner.is_object())?;
-        let one_of = "use one of `{file: NAME}`, `{env: NAME}` and `{age: TEXT}`";
-        let secret = Self::deserialize(inner).map_err(|_| one_of.to_owned());
+        let secret = Self::deserialize(inner).map_err(|_| ParseSecretError::Kind);
         Some(secret.and_then(|secret| secret.check().map(|()| secret)))
     }
 
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), ParseSecretError> {
         match self {
             Self::File(path) => {
                 let plain = |part: &str| {
@@ -227,24 +244,22 @@ impl Secret {
                 };
                 let confined = path.split('/').all(plain) && !path.contains(char::is_control);
                 if !confined || path.len() > MAX_REFERENCE {
-                    return Err(
-                        "a file is named from the directory for secrets: `db/password`".to_owned()
-                    );
+                    return Err(ParseSecretError::File);
                 }
             }
             Self::Env(name) => {
                 let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
                 let ours = name.starts_with(SECRET_VARIABLES) && name.chars().all(part);
                 if !ours || name.len() > MAX_REFERENCE {
-                    return Err(format!("a variable is called `{SECRET_VARIABLES}…`"));
+                    return Err(ParseSecretError::Variable);
                 }
             }
             Self::Age(text) => {
                 if !text.trim_start().starts_with("-----BEGIN AGE ENCRYPTED FILE-----") {
-                    return Err("write what `age --armor` gives".to_owned());
+                    return Err(ParseSecretError::Age);
                 }
                 if text.len() > MAX_AGE {
-                    return Err(format!("longer than {MAX_AGE} bytes"));
+                    return Err(ParseSecretError::TooLong);
                 }
             }
         }
@@ -259,33 +274,33 @@ impl MetadataLayerSpec {
     }
 
     pub fn check(&self) -> Vec<Diagnostic> {
-        let mut faults = Vec::new();
-        faults.extend(self.check_selector());
-        if let Some(fault) = self.check_size() {
+        let mut diagnostics = Vec::new();
+        diagnostics.extend(self.check_selector());
+        if let Some(diagnostic) = self.check_size() {
             // A document that is too large must not be examined further.
-            faults.push(fault);
-            return faults;
+            diagnostics.push(diagnostic);
+            return diagnostics;
         }
         if let Some(hostname) = &self.hostname
             && (hostname.is_empty() || hostname.len() > MAX_HOSTNAME)
         {
             let message = format!("a host name has 1 to {MAX_HOSTNAME} characters");
-            faults.push(Diagnostic::new("hostname", message));
+            diagnostics.push(Diagnostic::new("hostname", message));
         }
-        self.check_public_keys(&mut faults);
+        self.check_public_keys(&mut diagnostics);
         for (key, hint) in RESERVED {
             if self.meta_data.contains_key(key) {
-                let fault =
+                let diagnostic =
                     Diagnostic::new(format!("meta_data.{key}"), "hoist sets this key itself");
-                faults.push(fault.hint(hint));
+                diagnostics.push(diagnostic.hint(hint));
             }
         }
         for (at, map) in self.maps() {
-            check_map(at, map, &mut faults);
+            check_map(at, map, &mut diagnostics);
         }
-        self.check_parts(&mut faults);
-        self.check_replace(&mut faults);
-        faults
+        self.check_parts(&mut diagnostics);
+        self.check_replace(&mut diagnostics);
+        diagnostics
     }
 
     /// Whether it refers to a secret anywhere.
@@ -333,68 +348,69 @@ impl MetadataLayerSpec {
         None
     }
 
-    fn check_public_keys(&self, faults: &mut Vec<Diagnostic>) {
+    fn check_public_keys(&self, diagnostics: &mut Vec<Diagnostic>) {
         if self.public_keys.len() > MAX_PUBLIC_KEYS {
             let message = format!("more than {MAX_PUBLIC_KEYS}");
-            faults.push(Diagnostic::new("public_keys", message));
+            diagnostics.push(Diagnostic::new("public_keys", message));
         }
         for (i, key) in self.public_keys.iter().enumerate() {
             let at = format!("public_keys[{i}]");
             if key.trim().is_empty() || key.len() > MAX_PUBLIC_KEY {
-                faults.push(Diagnostic::new(
+                diagnostics.push(Diagnostic::new(
                     at,
                     format!("a key has 1 to {MAX_PUBLIC_KEY} characters"),
                 ));
             } else if key.contains(char::is_control) {
                 let hint = "write one key per entry";
-                faults.push(Diagnostic::new(at, "a key is one line").hint(hint));
+                diagnostics.push(Diagnostic::new(at, "a key is one line").hint(hint));
             } else if key.contains("PRIVATE KEY") {
                 let hint = "write the public half, which ends in `.pub`";
-                faults.push(Diagnostic::new(at, "this is a private key").hint(hint));
+                diagnostics.push(Diagnostic::new(at, "this is a private key").hint(hint));
             }
         }
     }
 
-    fn check_parts(&self, faults: &mut Vec<Diagnostic>) {
+    fn check_parts(&self, diagnostics: &mut Vec<Diagnostic>) {
         if self.parts.len() > MAX_PARTS {
-            faults.push(Diagnostic::new("parts", format!("more than {MAX_PARTS}")));
+            diagnostics.push(Diagnostic::new("parts", format!("more than {MAX_PARTS}")));
         }
         for (i, part) in self.parts.iter().enumerate() {
             let at = format!("parts[{i}].content");
             match &part.content {
                 Value::String(text) if text.trim().is_empty() => {
-                    faults.push(Diagnostic::new(at, "empty").hint("leave the part out"));
+                    diagnostics.push(Diagnostic::new(at, "empty").hint("leave the part out"));
                 }
-                Value::String(text) => faults.extend(part.r#type.check(&at, text)),
-                value if Secret::in_value(value).is_some() => check_value(&at, value, faults),
-                _ => faults.push(Diagnostic::new(at, "must be a text or a reference to a secret")),
+                Value::String(text) => diagnostics.extend(part.r#type.check(&at, text)),
+                value if Secret::in_value(value).is_some() => check_value(&at, value, diagnostics),
+                _ => diagnostics
+                    .push(Diagnostic::new(at, "must be a text or a reference to a secret")),
             }
         }
     }
 
-    fn check_replace(&self, faults: &mut Vec<Diagnostic>) {
+    fn check_replace(&self, diagnostics: &mut Vec<Diagnostic>) {
         if self.replace.len() > MAX_REPLACE {
-            faults.push(Diagnostic::new("replace", format!("more than {MAX_REPLACE}")));
+            diagnostics.push(Diagnostic::new("replace", format!("more than {MAX_REPLACE}")));
         }
         for (i, way) in self.replace.iter().enumerate() {
-            if let Err(fault) = self.check_way(way) {
-                faults.push(Diagnostic { at: format!("replace[{i}]"), ..fault });
+            if let Err(diagnostic) = self.check_way(way) {
+                diagnostics.push(Diagnostic { at: format!("replace[{i}]"), ..diagnostic });
             }
         }
     }
 
     /// A way leads to one key of this layer and cannot be taken for a way to another.
     fn check_way(&self, way: &str) -> Result<(), Diagnostic> {
-        let fault = |message: String| Diagnostic::new("", message);
+        let diagnostic = |message: String| Diagnostic::new("", message);
         if way.len() > MAX_WAY {
-            return Err(fault(format!("longer than {MAX_WAY} bytes")));
+            return Err(diagnostic(format!("longer than {MAX_WAY} bytes")));
         }
         let steps = steps(way).ok_or_else(|| {
-            fault(format!("`{way}` leads to no key"))
+            diagnostic(format!("`{way}` leads to no key"))
                 .hint(r#"write keys with dots between them, those with dots in them as `"a.b"`"#)
         })?;
         let nothing = || {
-            fault(format!("the layer says nothing under `{way}`"))
+            diagnostic(format!("the layer has no value under `{way}`"))
                 .hint("name a key of this layer, such as `user_data.ntp.servers`")
         };
         let (field, inside) = steps.split_first().ok_or_else(nothing)?;
@@ -413,7 +429,7 @@ impl MetadataLayerSpec {
             some => {
                 let ways: Vec<_> = some.iter().map(|keys| format!("`{}`", written(keys))).collect();
                 let message = format!("`{way}` may also be a key with dots in it");
-                Err(fault(message).hint(format!("write {}", ways.join(" or "))))
+                Err(diagnostic(message).hint(format!("write {}", ways.join(" or "))))
             }
         }
     }
@@ -506,14 +522,14 @@ fn find(
     }
 }
 
-fn check_map(at: &str, map: &Map<String, Value>, faults: &mut Vec<Diagnostic>) {
+fn check_map(at: &str, map: &Map<String, Value>, diagnostics: &mut Vec<Diagnostic>) {
     for (key, value) in map {
         if key.len() > MAX_KEY || key.contains(char::is_control) {
             let message = format!("a key has at most {MAX_KEY} bytes, and no control characters");
-            faults.push(Diagnostic::new(at, message));
+            diagnostics.push(Diagnostic::new(at, message));
             continue;
         }
-        check_value(&format!("{at}.{key}"), value, faults);
+        check_value(&format!("{at}.{key}"), value, diagnostics);
     }
 }
 
@@ -543,33 +559,34 @@ fn has_secret(value: &Value) -> bool {
 }
 
 /// Secrets that are written as such have to be readable as such.
-fn check_value(at: &str, value: &Value, faults: &mut Vec<Diagnostic>) {
+fn check_value(at: &str, value: &Value, diagnostics: &mut Vec<Diagnostic>) {
     match Secret::in_value(value) {
         Some(Ok(_)) => return,
-        Some(Err(remedy)) => {
-            faults.push(Diagnostic::new(at, "this is not a reference to a secret").hint(remedy));
+        Some(Err(error)) => {
+            let diagnostic = Diagnostic::new(at, "this is not a reference to a secret");
+            diagnostics.push(diagnostic.hint(error.to_string()));
             return;
         }
         None if is_bare_secret(value) => {
             let message = "a layer says where a secret is, not what it is";
             let hint = "write `{secret: {file: NAME}}`, with `env` or `age` as well; for a key of \
                         your own, another word than `secret` alone in its map";
-            faults.push(Diagnostic::new(at, message).hint(hint));
+            diagnostics.push(Diagnostic::new(at, message).hint(hint));
             return;
         }
         None if is_crowded_secret(value) => {
             let message = "a reference to a secret has no other keys beside it";
             let hint = "write `{secret: {file: NAME}}` in place of the whole value";
-            faults.push(Diagnostic::new(at, message).hint(hint));
+            diagnostics.push(Diagnostic::new(at, message).hint(hint));
             return;
         }
         None => {}
     }
     match value {
-        Value::Object(map) => check_map(at, map, faults),
+        Value::Object(map) => check_map(at, map, diagnostics),
         Value::Array(list) => {
             for (i, value) in list.iter().enumerate() {
-                check_value(&format!("{at}[{i}]"), value, faults);
+                check_value(&format!("{at}[{i}]"), value, diagnostics);
             }
         }
         _ => {}
@@ -620,22 +637,22 @@ mod tests {
         serde_json::from_value(value).expect("a spec")
     }
 
-    fn faults(value: Value) -> Vec<String> {
+    fn diagnostics(value: Value) -> Vec<String> {
         spec(value).check().iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_layer_speaks_of_one_thing() {
         for selector in ["*", "partition:p1", "group:gpu", "p1/gpu", "p1/*", "node:n1"] {
-            assert_eq!(faults(json!({ "selector": selector })), [""; 0], "{selector}");
+            assert_eq!(diagnostics(json!({ "selector": selector })), [""; 0], "{selector}");
         }
         for selector in
             ["gpu", "node:n*", "group:g*", "*/g*", "!node:n1", "node:a,node:b", "role:compute"]
         {
-            let faults = faults(json!({ "selector": selector }));
-            assert!(faults[0].contains("; write one of `*`"), "{selector}: {faults:?}");
+            let diagnostics = diagnostics(json!({ "selector": selector }));
+            assert!(diagnostics[0].contains("; write one of `*`"), "{selector}: {diagnostics:?}");
         }
-        assert!(faults(json!({}))[0].contains("missing"));
+        assert!(diagnostics(json!({}))[0].contains("missing"));
     }
 
     #[test]
@@ -647,7 +664,7 @@ mod tests {
             json!({ "env": "HOIST_SECRET_DB" }),
             json!({ "age": age }),
         ] {
-            assert_eq!(faults(secret(good.clone())), [""; 0], "{good}");
+            assert_eq!(diagnostics(secret(good.clone())), [""; 0], "{good}");
         }
         for bad in [
             json!({ "file": "/etc/shadow" }),
@@ -662,25 +679,28 @@ mod tests {
             json!({}),
             json!({ "file": "a", "env": "HOIST_SECRET_A" }),
         ] {
-            let faults = faults(secret(bad.clone()));
-            assert_eq!(faults.len(), 1, "{bad}: {faults:?}");
-            assert!(faults[0].starts_with("user_data.users[0].passwd: "), "{faults:?}");
-            assert!(!faults[0].contains("hunter2"), "{faults:?}");
+            let diagnostics = diagnostics(secret(bad.clone()));
+            assert_eq!(diagnostics.len(), 1, "{bad}: {diagnostics:?}");
+            assert!(diagnostics[0].starts_with("user_data.users[0].passwd: "), "{diagnostics:?}");
+            assert!(!diagnostics[0].contains("hunter2"), "{diagnostics:?}");
         }
         for bare in [json!("hunter2"), json!("{{ node.name }}"), json!(""), Value::Null] {
-            let faults = faults(secret(bare.clone()));
-            assert_eq!(faults.len(), 1, "{bare}: {faults:?}");
+            let diagnostics = diagnostics(secret(bare.clone()));
+            assert_eq!(diagnostics.len(), 1, "{bare}: {diagnostics:?}");
             let expected = "user_data.users[0].passwd: a layer says where a secret is";
-            assert!(faults[0].starts_with(expected), "{faults:?}");
-            assert!(faults[0].contains("{secret: {file: NAME}}"), "{faults:?}");
-            assert!(!faults[0].contains("hunter2"), "{faults:?}");
+            assert!(diagnostics[0].starts_with(expected), "{diagnostics:?}");
+            assert!(diagnostics[0].contains("{secret: {file: NAME}}"), "{diagnostics:?}");
+            assert!(!diagnostics[0].contains("hunter2"), "{diagnostics:?}");
         }
         for place in ["file", "env", "age"] {
             let crowded = json!({ "secret": { place: "x" }, "b": 1 });
             for value in [json!({ "x": crowded }), json!({ "x": [crowded] })] {
-                let faults = faults(json!({ "selector": "*", "user_data": value }));
-                assert_eq!(faults.len(), 1, "{faults:?}");
-                assert!(faults[0].contains("no other keys beside it; write"), "{faults:?}");
+                let diagnostics = diagnostics(json!({ "selector": "*", "user_data": value }));
+                assert_eq!(diagnostics.len(), 1, "{diagnostics:?}");
+                assert!(
+                    diagnostics[0].contains("no other keys beside it; write"),
+                    "{diagnostics:?}"
+                );
             }
         }
         for data in [
@@ -693,7 +713,7 @@ mod tests {
             json!("secret"),
         ] {
             let layer = json!({ "selector": "*", "user_data": { "x": data } });
-            assert_eq!(faults(layer.clone()), [""; 0], "{layer}");
+            assert_eq!(diagnostics(layer.clone()), [""; 0], "{layer}");
         }
     }
 
@@ -702,8 +722,8 @@ mod tests {
         for (value, expected) in [
             (json!({ "meta_data": { "instance-id": "i" } }), "meta_data.instance-id"),
             (json!({ "meta_data": { "hostname": "h" } }), "write `hostname` beside"),
-            (json!({ "replace": ["user_data.ntp"] }), "says nothing under `user_data.ntp`"),
-            (json!({ "replace": ["public_keys"] }), "says nothing"),
+            (json!({ "replace": ["user_data.ntp"] }), "has no value under `user_data.ntp`"),
+            (json!({ "replace": ["public_keys"] }), "has no value"),
             (json!({ "public_keys": ["a\nb"] }), "a key is one line"),
             (json!({ "public_keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"] }), "private"),
             (json!({ "hostname": "" }), "hostname"),
@@ -718,21 +738,21 @@ mod tests {
         ] {
             let mut value = value;
             value["selector"] = json!("*");
-            let faults = faults(value);
-            assert_eq!(faults.len(), 1, "{faults:?}");
-            assert!(faults[0].contains(expected), "{faults:?}");
+            let diagnostics = diagnostics(value);
+            assert_eq!(diagnostics.len(), 1, "{diagnostics:?}");
+            assert!(diagnostics[0].contains(expected), "{diagnostics:?}");
         }
         let replaced = json!({
             "selector": "*", "public_keys": ["k"], "user_data": { "ntp": { "servers": ["a"] } },
             "replace": ["user_data.ntp.servers", "user_data.ntp", "public_keys"],
         });
-        assert_eq!(faults(replaced), [""; 0]);
+        assert_eq!(diagnostics(replaced), [""; 0]);
     }
 
     #[test]
     fn a_way_leads_to_one_key_and_says_so() {
         let faults_of = |way: &str, sources: Value| {
-            faults(json!({
+            diagnostics(json!({
                 "selector": "*", "user_data": { "apt": { "sources": sources } },
                 "replace": [format!("user_data.apt.sources{way}")],
             }))
@@ -757,7 +777,7 @@ mod tests {
         let long = format!(".{}", "x".repeat(MAX_WAY));
         assert!(faults_of(&long, list())[0].contains("longer than"));
         let at_limit = &long[..MAX_WAY - "user_data.apt.sources".len()];
-        assert!(faults_of(at_limit, list())[0].contains("says nothing"));
+        assert!(faults_of(at_limit, list())[0].contains("has no value"));
     }
 
     proptest::proptest! {
@@ -773,18 +793,18 @@ mod tests {
     fn a_layer_is_bounded_in_size_depth_and_number() {
         let layer = |value: Value| json!({ "selector": "*", "user_data": { "x": value } });
         let nested = |levels: usize| (1..levels).fold(json!(1), |inner, _| json!([inner]));
-        assert_eq!(faults(layer(nested(MAX_LAYER_DEPTH))), [""; 0]);
-        assert!(faults(layer(nested(MAX_LAYER_DEPTH + 1)))[0].contains("deeper"));
+        assert_eq!(diagnostics(layer(nested(MAX_LAYER_DEPTH))), [""; 0]);
+        assert!(diagnostics(layer(nested(MAX_LAYER_DEPTH + 1)))[0].contains("deeper"));
         let keyed = |key: String| layer(json!([{ key: 1 }]));
-        assert_eq!(faults(keyed("k".repeat(MAX_KEY))), [""; 0]);
+        assert_eq!(diagnostics(keyed("k".repeat(MAX_KEY))), [""; 0]);
         for key in ["k".repeat(MAX_KEY + 1), "a\nb".to_owned()] {
-            assert!(faults(keyed(key))[0].starts_with("user_data.x[0]: a key has"));
+            assert!(diagnostics(keyed(key))[0].starts_with("user_data.x[0]: a key has"));
         }
         let many = |count: usize| layer(Value::Array(vec![json!(1); count - 1]));
-        assert_eq!(faults(many(MAX_LAYER_VALUES)), [""; 0]);
-        assert!(faults(many(MAX_LAYER_VALUES + 1))[0].contains("values"));
+        assert_eq!(diagnostics(many(MAX_LAYER_VALUES)), [""; 0]);
+        assert!(diagnostics(many(MAX_LAYER_VALUES + 1))[0].contains("values"));
         let rest = serde_json::to_vec(&spec(layer(json!("")))).expect("plain").len();
-        assert_eq!(faults(layer(json!("x".repeat(MAX_LAYER - rest)))), [""; 0]);
-        assert!(faults(layer(json!("x".repeat(MAX_LAYER - rest + 1))))[0].contains("bytes"));
+        assert_eq!(diagnostics(layer(json!("x".repeat(MAX_LAYER - rest)))), [""; 0]);
+        assert!(diagnostics(layer(json!("x".repeat(MAX_LAYER - rest + 1))))[0].contains("bytes"));
     }
 }

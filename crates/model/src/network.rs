@@ -69,43 +69,43 @@ pub struct Network {
 
 impl NetworkSpec {
     pub fn check(&self) -> Vec<Diagnostic> {
-        let mut faults = Vec::new();
+        let mut diagnostics = Vec::new();
         if self.vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan)) {
-            faults.push(Diagnostic::new("vlan", "a VLAN is 1 to 4094"));
+            diagnostics.push(Diagnostic::new("vlan", "a VLAN is 1 to 4094"));
         }
         if self.subnets.len() > MAX_SUBNETS {
-            faults.push(Diagnostic::new("subnets", format!("more than {MAX_SUBNETS}")));
+            diagnostics.push(Diagnostic::new("subnets", format!("more than {MAX_SUBNETS}")));
         }
         if self.dns.len() > MAX_SERVERS || self.ntp.len() > MAX_SERVERS {
-            faults.push(Diagnostic::new("", format!("more than {MAX_SERVERS} servers")));
+            diagnostics.push(Diagnostic::new("", format!("more than {MAX_SERVERS} servers")));
         }
         for (i, server) in self.ntp.iter().enumerate() {
             if !is_host(server) {
-                faults.push(Diagnostic::new(
+                diagnostics.push(Diagnostic::new(
                     format!("ntp[{i}]"),
                     format!("`{server}` is not a host"),
                 ));
             }
         }
         if let Some(domain) = self.domain.as_deref().filter(|domain| !is_host(domain)) {
-            faults.push(Diagnostic::new("domain", format!("`{domain}` is not a domain name")));
+            diagnostics.push(Diagnostic::new("domain", format!("`{domain}` is not a domain name")));
         }
         if let Some(name) = &self.smd_name
             && (name.is_empty() || name.len() > MAX_SMD_NAME || name.contains(char::is_control))
         {
             let message = format!("a name in SMD has 1 to {MAX_SMD_NAME} printable characters");
-            faults.push(Diagnostic::new("smd_name", message));
+            diagnostics.push(Diagnostic::new("smd_name", message));
         }
         for (i, subnet) in self.subnets.iter().enumerate() {
-            subnet.check(&format!("subnets[{i}]"), &mut faults);
+            subnet.check(&format!("subnets[{i}]"), &mut diagnostics);
             for earlier in &self.subnets[..i] {
                 if earlier.cidr.contains(&subnet.cidr) || subnet.cidr.contains(&earlier.cidr) {
                     let message = format!("{} and {} overlap", earlier.cidr, subnet.cidr);
-                    faults.push(Diagnostic::new(format!("subnets[{i}].cidr"), message));
+                    diagnostics.push(Diagnostic::new(format!("subnets[{i}].cidr"), message));
                 }
             }
         }
-        faults
+        diagnostics
     }
 
     /// The subnet of an address.
@@ -115,15 +115,15 @@ impl NetworkSpec {
 }
 
 impl Subnet {
-    fn check(&self, at: &str, faults: &mut Vec<Diagnostic>) {
+    fn check(&self, at: &str, diagnostics: &mut Vec<Diagnostic>) {
         if self.cidr.trunc() != self.cidr {
             let message = format!("{} has host bits set", self.cidr);
             let hint = format!("write {}", self.cidr.trunc());
-            faults.push(Diagnostic::new(format!("{at}.cidr"), message).hint(hint));
+            diagnostics.push(Diagnostic::new(format!("{at}.cidr"), message).hint(hint));
         }
         if let Some(gateway) = self.gateway.filter(|gateway| !self.cidr.contains(gateway)) {
             let message = format!("{gateway} is outside of {}", self.cidr);
-            faults.push(Diagnostic::new(format!("{at}.gateway"), message));
+            diagnostics.push(Diagnostic::new(format!("{at}.gateway"), message));
         }
         for (i, range) in self.dhcp.iter().enumerate() {
             let inside = self.cidr.contains(&range.start) && self.cidr.contains(&range.end);
@@ -132,7 +132,7 @@ impl Subnet {
                     "{} to {} is not a range inside of {}",
                     range.start, range.end, self.cidr
                 );
-                faults.push(Diagnostic::new(format!("{at}.dhcp[{i}]"), message));
+                diagnostics.push(Diagnostic::new(format!("{at}.dhcp[{i}]"), message));
             }
         }
     }
@@ -159,8 +159,8 @@ mod tests {
             "ntp": ["time server"],
         }))
         .unwrap();
-        let faults = spec.check();
-        let places: Vec<_> = faults.iter().map(|fault| fault.at.as_str()).collect();
+        let diagnostics = spec.check();
+        let places: Vec<_> = diagnostics.iter().map(|diagnostic| diagnostic.at.as_str()).collect();
         let wanted = [
             "vlan",
             "ntp[0]",

@@ -1,5 +1,7 @@
-//! A node: a machine, as people want it ([`NodeSpec`]), as the site keeps it ([`Node`]) and as it
-//! was last seen ([`NodeState`]). Wanted and seen never share a record.
+//! A node: a machine as declared ([`NodeSpec`]), as stored by the site ([`Node`]) and as last
+//! observed ([`NodeState`]). Declared and observed state never share a record.
+//!
+//! Does not belong here: uniqueness across nodes (`hoist-site`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -59,7 +61,7 @@ pub struct NodeSpec {
     /// Selectable key and value pairs.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// Free-form data for templates; hoist itself never looks inside.
+    /// Free-form data for templates. hoist itself reads only `ssh`, the way to the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<serde_json::Map<String, serde_json::Value>>>,
 }
@@ -353,87 +355,94 @@ impl NodeSpec {
 
     /// Everything wrong with this spec by itself. Clashes with other nodes are the roster's business.
     pub fn check(&self) -> Vec<Diagnostic> {
-        let mut faults = Vec::new();
+        let mut diagnostics = Vec::new();
         if self.xname.is_some_and(|xname| !xname.is_node()) {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::new("xname", "this xname does not name a node")
                     .hint("a node's xname ends in n and a number, like x1000c0s0b0n0"),
             );
         }
-        at_most(&mut faults, "groups", self.groups.len(), MAX_GROUPS);
+        at_most(&mut diagnostics, "groups", self.groups.len(), MAX_GROUPS);
         let uuid = self.system.as_ref().and_then(|system| system.uuid.as_ref());
         if let Some(uuid) = uuid.filter(|uuid| !is_uuid(uuid)) {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::new("system.uuid", format!("`{uuid}` is not a UUID"))
                     .hint("write it like 4c4c4544-0042-3510-8057-b4c04f4a5931"),
             );
         }
-        self.check_interfaces(&mut faults);
-        self.check_boot(&mut faults);
-        self.check_labels(&mut faults);
-        self.check_data(&mut faults);
-        faults
+        self.check_interfaces(&mut diagnostics);
+        self.check_boot(&mut diagnostics);
+        self.check_labels(&mut diagnostics);
+        self.check_data(&mut diagnostics);
+        diagnostics
     }
 
-    fn check_interfaces(&self, faults: &mut Vec<Diagnostic>) {
-        at_most(faults, "interfaces", self.interfaces.len(), MAX_INTERFACES);
+    fn check_interfaces(&self, diagnostics: &mut Vec<Diagnostic>) {
+        at_most(diagnostics, "interfaces", self.interfaces.len(), MAX_INTERFACES);
         for (i, interface) in self.interfaces.iter().enumerate() {
             let at = format!("interfaces[{i}]");
             if !interface.mac.is_unicast() {
                 let message = format!("`{}` cannot belong to one interface", interface.mac);
-                faults.push(Diagnostic::new(format!("{at}.mac"), message)
+                diagnostics.push(Diagnostic::new(format!("{at}.mac"), message)
                     .hint("broadcast, multicast and all-zero addresses are placeholders; leave the interface out"));
             }
-            at_most(faults, &format!("{at}.addresses"), interface.addresses.len(), MAX_ADDRESSES);
+            at_most(
+                diagnostics,
+                &format!("{at}.addresses"),
+                interface.addresses.len(),
+                MAX_ADDRESSES,
+            );
             if interface.vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan)) {
-                faults.push(Diagnostic::new(format!("{at}.vlan"), "a VLAN is 1 to 4094"));
+                diagnostics.push(Diagnostic::new(format!("{at}.vlan"), "a VLAN is 1 to 4094"));
             }
             for earlier in &self.interfaces[..i] {
                 if earlier.name == interface.name {
                     let message = format!("two interfaces are named `{}`", interface.name);
-                    faults.push(Diagnostic::new(format!("{at}.name"), message));
+                    diagnostics.push(Diagnostic::new(format!("{at}.name"), message));
                 }
                 if earlier.mac == interface.mac {
                     let message = format!("two interfaces have the MAC {}", interface.mac);
-                    faults.push(Diagnostic::new(format!("{at}.mac"), message));
+                    diagnostics.push(Diagnostic::new(format!("{at}.mac"), message));
                 }
             }
         }
     }
 
-    fn check_boot(&self, faults: &mut Vec<Diagnostic>) {
+    fn check_boot(&self, diagnostics: &mut Vec<Diagnostic>) {
         let Some(choice) = &self.boot else { return };
         if **choice == BootChoice::default() {
-            faults.push(
+            diagnostics.push(
                 Diagnostic::new("boot", "selects no interface")
                     .hint("name `mac`, `ip` or `interface`, or leave `boot` out"),
             );
         } else if crate::boot::chosen(self, choice).is_none() {
-            faults.push(Diagnostic::new("boot", "no interface of this node fits the choice").hint(
+            diagnostics
+                .push(Diagnostic::new("boot", "no interface of this node fits the choice").hint(
                 "`mac`, `ip` and `interface` must all be those of one interface that is not a BMC",
             ));
         }
     }
 
-    fn check_labels(&self, faults: &mut Vec<Diagnostic>) {
-        at_most(faults, "labels", self.labels.0.len(), MAX_LABELS);
+    fn check_labels(&self, diagnostics: &mut Vec<Diagnostic>) {
+        at_most(diagnostics, "labels", self.labels.0.len(), MAX_LABELS);
         for (key, value) in self.labels.iter() {
             let plain = !value.chars().any(char::is_control);
             if value.len() > MAX_LABEL_VALUE || !plain {
                 let message = format!(
                     "a label value has at most {MAX_LABEL_VALUE} characters, none of them control characters"
                 );
-                faults.push(Diagnostic::new(format!("labels.{key}"), message));
+                diagnostics.push(Diagnostic::new(format!("labels.{key}"), message));
             }
         }
     }
 
-    fn check_data(&self, faults: &mut Vec<Diagnostic>) {
+    fn check_data(&self, diagnostics: &mut Vec<Diagnostic>) {
         let Some(data) = &self.data else { return };
         let bytes = serde_json::to_vec(data).map_or(usize::MAX, |text| text.len());
         if bytes > MAX_DATA_BYTES {
             let message = format!("{bytes} bytes of data are more than {MAX_DATA_BYTES}");
-            faults.push(Diagnostic::new("data", message).hint("keep large files in artifacts"));
+            diagnostics
+                .push(Diagnostic::new("data", message).hint("keep large files in artifacts"));
         }
     }
 }
@@ -448,9 +457,10 @@ fn exact<T>(list: &mut Vec<T>) {
     }
 }
 
-fn at_most(faults: &mut Vec<Diagnostic>, at: &str, count: usize, limit: usize) {
+fn at_most(diagnostics: &mut Vec<Diagnostic>, at: &str, count: usize, limit: usize) {
     if count > limit {
-        faults.push(Diagnostic::new(at, format!("{count} are more than the limit of {limit}")));
+        diagnostics
+            .push(Diagnostic::new(at, format!("{count} are more than the limit of {limit}")));
     }
 }
 

@@ -76,40 +76,42 @@ pub fn agent_artifacts(arch: Arch) -> [String; 2] {
 
 impl ProvisionProfileSpec {
     pub fn check(&self) -> Vec<Diagnostic> {
-        let mut faults = Vec::new();
+        let mut diagnostics = Vec::new();
         if self.selector.is_none() {
             let hint = "write `selector: \"*\"` for all nodes, or `role:compute`, `node:n1`, …";
-            faults.push(Diagnostic::new("selector", "missing").hint(hint));
+            diagnostics.push(Diagnostic::new("selector", "missing").hint(hint));
         }
-        if let Some(fault) = self.check_size() {
+        if let Some(diagnostic) = self.check_size() {
             // A document that is too large must not be examined further.
-            faults.push(fault);
-            return faults;
+            diagnostics.push(diagnostic);
+            return diagnostics;
         }
         if self.document.is_empty() {
             let hint = "write its sections: `disks`, `storage`, `images`, `boot`, …";
-            faults.push(Diagnostic::new("document", "empty").hint(hint));
+            diagnostics.push(Diagnostic::new("document", "empty").hint(hint));
         }
         for (section, hint) in RESERVED {
             if self.document.contains_key(section) {
                 let at = format!("document.{section}");
-                faults.push(Diagnostic::new(at, "hoist sets this section itself").hint(hint));
+                diagnostics.push(Diagnostic::new(at, "hoist sets this section itself").hint(hint));
             }
         }
         if self.secrets.len() > MAX_PROFILE_SECRETS {
-            faults.push(Diagnostic::new("secrets", format!("more than {MAX_PROFILE_SECRETS}")));
+            diagnostics
+                .push(Diagnostic::new("secrets", format!("more than {MAX_PROFILE_SECRETS}")));
         }
         for (name, secret) in &self.secrets {
-            if let Err(message) = secret.check() {
-                faults.push(Diagnostic::new(format!("secrets.{name}"), message));
+            if let Err(error) = secret.check() {
+                let at = format!("secrets.{name}");
+                diagnostics.push(Diagnostic::new(at, error.to_string()));
             }
         }
-        faults.extend(self.check_agent_params());
+        diagnostics.extend(self.check_agent_params());
         if self.phone_home_within_s.is_some_and(|s| s == 0 || s > MAX_PHONE_HOME_S) {
             let message = format!("must be 1 to {MAX_PHONE_HOME_S} seconds");
-            faults.push(Diagnostic::new("phone_home_within_s", message));
+            diagnostics.push(Diagnostic::new("phone_home_within_s", message));
         }
-        faults
+        diagnostics
     }
 
     /// The names of the artifacts that it needs, each with the place where it stands.
@@ -198,11 +200,11 @@ mod tests {
         serde_json::from_value(value).expect("a spec")
     }
 
-    fn faults(value: Value) -> Vec<String> {
+    fn diagnostics(value: Value) -> Vec<String> {
         spec(value)
             .check()
             .into_iter()
-            .map(|fault| format!("{}: {}", fault.at, fault.message))
+            .map(|diagnostic| format!("{}: {}", diagnostic.at, diagnostic.message))
             .collect()
     }
 
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn profile_errors_are_reported_with_their_place() {
-        let found = faults(json!({
+        let found = diagnostics(json!({
             "document": {"node": {"id": "n1"}},
             "secrets": {"a": {"file": "../x"}},
             "agent_params": "console=ttyS0 || exit",
@@ -254,29 +256,30 @@ mod tests {
         for at in ["selector", "document.node", "secrets.a", "agent_params", "phone_home_within_s"]
         {
             assert!(
-                found.iter().any(|fault| fault.starts_with(&format!("{at}: "))),
+                found.iter().any(|diagnostic| diagnostic.starts_with(&format!("{at}: "))),
                 "{at} {found:?}"
             );
         }
-        assert_eq!(faults(json!({"selector": "*"})), ["document: empty"]);
+        assert_eq!(diagnostics(json!({"selector": "*"})), ["document: empty"]);
     }
 
     #[test]
     fn a_profile_is_as_large_as_a_record_may_be_and_no_larger() {
         let text =
             |bytes: usize| json!({"selector": "*", "document": {"files": "x".repeat(bytes)}});
-        assert!(faults(text(MAX_PROFILE - 1024)).is_empty());
-        assert_eq!(faults(text(MAX_PROFILE)).len(), 1);
+        assert!(diagnostics(text(MAX_PROFILE - 1024)).is_empty());
+        assert_eq!(diagnostics(text(MAX_PROFILE)).len(), 1);
         let mut deep = json!(1);
         for _ in 0..=MAX_LAYER_DEPTH {
             deep = json!([deep]);
         }
         assert!(
-            faults(json!({"selector": "*", "document": {"files": deep}}))[0].contains("nested")
+            diagnostics(json!({"selector": "*", "document": {"files": deep}}))[0]
+                .contains("nested")
         );
         let at_most = json!({"selector": "*", "document": {"flow": {}},
             "phone_home_within_s": MAX_PHONE_HOME_S});
-        assert!(faults(at_most).is_empty());
+        assert!(diagnostics(at_most).is_empty());
     }
 
     #[test]

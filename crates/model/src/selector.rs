@@ -19,7 +19,7 @@ mod parse;
 use std::fmt;
 use std::str::FromStr;
 
-pub use bound::{BindError, Bound, Class, Identity, Specificity, Subject, Vocabulary};
+pub use bound::{BindError, Bound, Class, Identity, RegexError, Specificity, Subject, Vocabulary};
 pub use glob::Glob;
 pub use parse::ParseSelectorError;
 
@@ -119,6 +119,27 @@ impl Selector {
         }
     }
 
+    /// The partition that all of its nodes are in, whatever nodes the site has; `None` where the
+    /// selector alone does not say that.
+    pub fn partition(&self) -> Option<&str> {
+        self.0.partition()
+    }
+
+    /// The partitions of which it selects every node, by its words alone.
+    pub fn whole_partitions(&self) -> Vec<&str> {
+        fn whole(part: &Expr) -> Option<&str> {
+            match part {
+                Expr::Atom(Atom::Partition(name)) => name.as_exact(),
+                _ => None,
+            }
+        }
+        let parts: &[Expr] = match &self.0 {
+            Expr::Any(parts) => parts,
+            one => std::slice::from_ref(one),
+        };
+        parts.iter().filter_map(whole).collect()
+    }
+
     /// The bare names in it, except negated ones: the roles it selects.
     pub fn words(&self) -> Vec<&str> {
         let mut words = Vec::new();
@@ -154,6 +175,24 @@ impl FromStr for Selector {
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Expr {
+    fn partition(&self) -> Option<&str> {
+        match self {
+            Self::Atom(Atom::Partition(name) | Atom::Group { partition: name, .. }) => {
+                name.as_exact()
+            }
+            Self::All(parts) => parts.iter().find_map(Self::partition),
+            Self::Any(parts) => {
+                let (first, rest) = parts.split_first()?;
+                let partition = first.partition()?;
+                rest.iter().all(|part| part.partition() == Some(partition)).then_some(partition)
+            }
+            Self::First(inner) => inner.partition(),
+            Self::Not(_) | Self::Atom(_) => None,
+        }
     }
 }
 

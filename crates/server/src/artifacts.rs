@@ -43,7 +43,7 @@ const OCTETS: &str = "application/octet-stream";
 const READ: AccessClass = AccessClass::Admin { context: Context::Boot, verb: Verb::Read };
 const WRITE: AccessClass = AccessClass::Admin { context: Context::Boot, verb: Verb::Write };
 
-/// Open to everybody, unless the site has locked it.
+/// Open to anonymous callers, unless the site locks it.
 const OPEN: AccessClass = AccessClass::Lockable { context: Context::Boot };
 
 /// State shared by the handlers.
@@ -104,6 +104,7 @@ pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
     let served = |route: Route<Artifacts>| {
         route
             .streaming()
+            .sends_files()
             .gives_media(200, OCTETS)
             .gives_media(206, OCTETS)
             .gives_nothing(304)
@@ -115,29 +116,31 @@ pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
             .summary("Content by its SHA-256; takes one range")
             .reason(BY_DIGEST),
         served(Route::get("/artifacts/{digest}/{name}", OPEN, serve::by_digest_and_name))
-            .summary("The same, with a file name for those who keep it")
+            .summary("Content by its SHA-256, with a file name for the client")
             .reason(BY_DIGEST),
         served(Route::get("/artifacts/by-name/{name}", OPEN, serve::by_name))
-            .summary("The content that an artifact stands for now")
+            .summary("The current content of an artifact")
             .reason(
                 "The content of the artifact that is named. The list of artifacts needs a token. \
                  Firmware has no credentials; secrets do not belong in images",
             ),
         Route::get("/boot/v2/blobs/{digest}", READ, upload::state)
-            .summary("How much of some content is here")
+            .summary("Received size of a blob")
             .gives::<Blob>(200),
         Route::patch("/boot/v2/blobs/{digest}", WRITE, upload::upload)
-            .summary("Bring content, or the rest of it; it is checked when it is complete")
+            .summary("Upload content, or the rest of it; verified when it is complete")
             .query("offset", "where the body begins: what is here already")
             .query("size", "of the whole content")
             .body_limit(limit)
             .streaming()
             .gives::<Blob>(200),
         Route::get("/boot/v2/artifacts", READ, care::list)
-            .summary("All artifacts, whether their content is here, and who names them")
+            .summary(
+                "All artifacts, with the state of their content and the documents that name them",
+            )
             .gives::<Listing<ArtifactObject>>(200),
         Route::post("/boot/v2/artifacts/verify", WRITE, care::verify)
-            .summary("Read all content and set aside what is damaged; one line per blob")
+            .summary("Verify all content and set damaged content aside; one line per blob")
             .streaming()
             .gives_media(200, NDJSON),
         Route::post("/boot/v2/artifacts/gc", WRITE, care::collect)

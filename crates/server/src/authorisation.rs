@@ -5,9 +5,9 @@
 //! routes, `apply`, `delete`, prune, import, adoption, export and lists. A new kind does not compile
 //! until it has its line there.
 //!
-//! Not here: what a token grants ([`crate::principal`]), and which right a route needs before its
-//! handler runs ([`crate::auth`]). Writes that the controller makes by itself (runs of
-//! provisioning, scheduled imports, reports of nodes) act for no principal and are not reviewed.
+//! Does not belong here: the rights of a token ([`crate::principal`]), and the right that a route
+//! needs before its handler runs ([`crate::auth`]). Writes of the controller itself (provisioning
+//! runs, scheduled imports, reports of nodes) act for no principal and are not reviewed.
 
 mod review;
 mod secrets;
@@ -45,6 +45,9 @@ pub(crate) enum Extent {
     Selected,
     /// The words that nodes are described with: every grant in the context will do.
     Vocabulary,
+    /// The resource can concern one partition only: a grant for the whole of this partition will
+    /// do, see [`Selector::partition`]. Otherwise as [`Extent::Site`].
+    Partition,
     /// The resource concerns the whole site: a grant with a selector is worth nothing.
     Site,
 }
@@ -66,10 +69,8 @@ impl Right {
             (ResourceKind::Group | ResourceKind::Partition | ResourceKind::Network, Verb::Read) => {
                 Self::new(Context::Inventory, Extent::Vocabulary)
             }
-            (
-                ResourceKind::Group | ResourceKind::Partition | ResourceKind::Network,
-                Verb::Write,
-            )
+            (ResourceKind::Group, Verb::Write) => Self::new(Context::Inventory, Extent::Partition),
+            (ResourceKind::Partition | ResourceKind::Network, Verb::Write)
             | (ResourceKind::Set | ResourceKind::Tombstone, Verb::Read | Verb::Write) => {
                 Self::new(Context::Inventory, Extent::Site)
             }
@@ -77,8 +78,8 @@ impl Right {
                 Self::new(Context::Boot, Extent::Node)
             }
             (ResourceKind::BootConfig, Verb::Read) => Self::new(Context::Boot, Extent::Selected),
-            (ResourceKind::BootConfig, Verb::Write)
-            | (
+            (ResourceKind::BootConfig, Verb::Write) => Self::new(Context::Boot, Extent::Partition),
+            (
                 ResourceKind::Artifact | ResourceKind::Bss | ResourceKind::BssImage,
                 Verb::Read | Verb::Write,
             ) => Self::new(Context::Boot, Extent::Site),
@@ -86,7 +87,7 @@ impl Right {
                 Self::new(Context::Metadata, Extent::Selected)
             }
             (ResourceKind::MetadataLayer, Verb::Write) => {
-                Self::new(Context::Metadata, Extent::Site)
+                Self::new(Context::Metadata, Extent::Partition)
             }
             (ResourceKind::ProvisionProfile, Verb::Read) => {
                 Self::new(Context::Provision, Extent::Selected)
@@ -97,9 +98,13 @@ impl Right {
         }
     }
 
-    /// The remedy where a grant over the whole site is needed.
+    /// The remedy where a grant over single nodes is not enough.
     fn remedy(self, verb: Verb) -> String {
-        format!("this needs a token with `{verb}` in `{}` for the whole site", self.context)
+        let or = match self.extent {
+            Extent::Partition => ", or for the partition that its selector is limited to",
+            Extent::Node | Extent::Selected | Extent::Vocabulary | Extent::Site => "",
+        };
+        format!("this needs a token with `{verb}` in `{}` for the whole site{or}", self.context)
     }
 }
 
@@ -119,21 +124,32 @@ impl<'a> Access<'a> {
 
     /// Whether the principal may read this resource, or write it as a whole.
     pub(crate) fn covers(&self, resource: &Resource) -> bool {
-        let nodes = || nodes_of(self.roster, resource);
-        self.holds(Right::of(resource.key().kind(), self.verb), nodes)
-    }
-
-    fn holds<'n>(&self, right: Right, nodes: impl FnOnce() -> Vec<&'n Arc<Node>>) -> bool {
+        let right = Right::of(resource.key().kind(), self.verb);
         match self.principal.reach(self.verb, right.context) {
             Reach::None => false,
             Reach::All => true,
             Reach::Some(_) => match right.extent {
                 Extent::Vocabulary => true,
                 Extent::Site => false,
+                Extent::Partition => self.administers(right.context, partition_of(resource)),
                 Extent::Node | Extent::Selected => {
-                    nodes().into_iter().any(|node| self.reaches(right.context, node))
+                    let nodes = nodes_of(self.roster, resource);
+                    nodes.into_iter().any(|node| self.reaches(right.context, node))
+                        || self.administers(right.context, partition_of(resource))
                 }
             },
+        }
+    }
+
+    /// Whether a grant is for the whole of this partition.
+    fn administers(&self, context: Context, partition: Option<&str>) -> bool {
+        let Some(partition) = partition else { return false };
+        match self.principal.reach(self.verb, context) {
+            Reach::None => false,
+            Reach::All => true,
+            Reach::Some(selectors) => {
+                selectors.iter().any(|selector| selector.whole_partitions().contains(&partition))
+            }
         }
     }
 
@@ -147,6 +163,25 @@ impl<'a> Access<'a> {
 
     fn is_whole(&self, context: Context) -> bool {
         self.principal.reach(self.verb, context) == Reach::All
+    }
+}
+
+/// The one partition that a resource can concern, whatever nodes the site has.
+fn partition_of(resource: &Resource) -> Option<&str> {
+    match resource {
+        Resource::Group(group) => Some(group.partition.as_str()),
+        Resource::BootConfig(config) => config.spec.selector.as_ref()?.partition(),
+        Resource::MetadataLayer(layer) => layer.spec.selector.as_ref()?.partition(),
+        Resource::Node(_)
+        | Resource::Tombstone(_)
+        | Resource::Partition(_)
+        | Resource::Network(_)
+        | Resource::Artifact(_)
+        | Resource::ProvisionProfile(_)
+        | Resource::BootState(_)
+        | Resource::Bss(_)
+        | Resource::BssImage(_)
+        | Resource::Set(_) => None,
     }
 }
 

@@ -10,7 +10,7 @@
 //! | `secrets/…` | what layers refer to |
 //! | `journal/…` | what runs have done |
 //! | `artifacts/…` | the contents of artifacts, only when asked for |
-//! | `secrets.key` | what the secrets in layers are encrypted for |
+//! | `secrets.key` | the private key of encrypted secrets in layers |
 //! | `contents.json` | [`Contents`] |
 //! | `SHA256SUMS` | of all entries before it |
 //!

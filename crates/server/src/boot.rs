@@ -127,7 +127,7 @@ pub struct Boot {
     /// Permits for answers with everything in them.
     whole_sites: WholeSites,
     /// Permits for notices.
-    notice_turns: Arc<Semaphore>,
+    notice_permits: Arc<Semaphore>,
     keep_kernel: bool,
     dialect: BssDialect,
 }
@@ -198,7 +198,7 @@ impl Boot {
             reports: Arc::default(),
             failures: Arc::default(),
             whole_sites: WholeSites::default(),
-            notice_turns: Arc::new(Semaphore::new(refresh::NOTICES)),
+            notice_permits: Arc::new(Semaphore::new(refresh::NOTICES)),
             keep_kernel: settings.keep_kernel,
             dialect: settings.dialect,
         }
@@ -238,15 +238,15 @@ fn script_routes(boot: &Boot) -> Vec<Route<Boot>> {
     let direct = boot.clone();
     vec![
         Route::get("/boot/v1/bootscript", OPEN, script::bootscript)
-            .summary("What a machine boots: an iPXE script")
+            .summary("The boot script of a machine, for iPXE")
             .reason(
                 "The script of the machine that is named: kernel, command line and seed URL; of a node \
                  that is being provisioned also its provision token, which counts once. Firmware \
                  has no credentials. Secrets do not belong on command lines",
             )
             .query("mac", "who is asking, in any spelling")
-            .query("name", "its xname or name, if there is no MAC")
-            .query("nid", "its nid, if there is neither")
+            .query("name", "its xname or name, if it gives no MAC")
+            .query("nid", "its nid, if it gives neither")
             .query("arch", "iPXE's `${buildarch}`")
             .query("retry", "how often booting failed so far")
             .query("wait", "how often it was sent to ask again")
@@ -274,7 +274,7 @@ fn bss_routes() -> Vec<Route<Boot>> {
             .query("nid", "nids")
             .gives_media(200, JSON),
         Route::post("/boot/v1/hosts", OPEN, refresh::hosts)
-            .summary("BSS: read the inventory source anew")
+            .summary("BSS: import from the inventory source now")
             .reason(
                 "Nothing; the source is read at most every 5 s. `ochami` and discovery send no \
                  token here",
@@ -289,7 +289,7 @@ fn bss_routes() -> Vec<Route<Boot>> {
             .more_for(parameters::READ)
             .gives_media(200, JSON),
         Route::get("/boot/v1/endpoint-history", OPEN, history::get)
-            .summary("BSS: when each node last asked for what")
+            .summary("BSS: last request of each node and resource")
             .reason(
                 "Names of nodes and the times of their last boots. CSM scripts follow boots here \
                  without a token",
@@ -307,7 +307,7 @@ fn bss_routes() -> Vec<Route<Boot>> {
             .body_limit(refresh::MAX_NOTICE)
             .gives_nothing(200),
         Route::get("/boot/v1/service/status", OPEN, service::status)
-            .summary("BSS: whether it runs")
+            .summary("BSS: status of the service")
             .reason("A constant")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/version", OPEN, service::version)
@@ -315,23 +315,23 @@ fn bss_routes() -> Vec<Route<Boot>> {
             .reason("The version of hoist")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/hsm", OPEN, service::hsm)
-            .summary("BSS: whether the inventory source answers")
+            .summary("BSS: status of the inventory source")
             .reason("Whether the last import succeeded")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/storage/status", OPEN, service::storage)
-            .summary("BSS: whether the store answers")
+            .summary("BSS: status of the store")
             .reason("The kind of store and whether it answers, no address")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/etcd", OPEN, service::etcd)
-            .summary("BSS: the same, as its upstream tells it")
+            .summary("BSS: status of the store, in the form of the HPE upstream")
             .reason("Whether the store answers")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/status/all", OPEN, service::all)
-            .summary("BSS: all of that")
+            .summary("BSS: status of service, store and inventory source")
             .reason("What the other routes under `/boot/v1/service` say")
             .gives_media(200, JSON),
         Route::get("/meta-data", OPEN, cloud_init::meta_data)
-            .summary("BSS: cloud-init's meta-data of the node that asks")
+            .summary("BSS: cloud-init's meta-data of the node with the caller's address")
             .reason(
                 "The meta-data of the node whose address asks, and that of the records `Default` \
                  and `Global` for everybody, as BSS does. cloud-init has no credentials",
@@ -339,14 +339,14 @@ fn bss_routes() -> Vec<Route<Boot>> {
             .query("key", "only this member: `a.b.c`")
             .gives_media(200, JSON),
         Route::get("/user-data", OPEN, cloud_init::user_data)
-            .summary("BSS: cloud-init's user-data of the node that asks")
+            .summary("BSS: cloud-init's user-data of the node with the caller's address")
             .reason(
                 "The user-data of the node whose address asks, else that of the record \
                  `Default`. cloud-init has no credentials",
             )
             .gives_media(200, "text/yaml"),
         Route::post("/phone-home", OPEN, phone_home::by_address)
-            .summary("BSS: a node says that it is up")
+            .summary("BSS: report that a node is up")
             .reason(
                 "The cloud-init data of the node's own record, and the report itself. A report \
                  counts for the node whose address sends it, once in 5 s",

@@ -19,6 +19,7 @@ use hoist_site::{Registry, SiteKey, States, controllers, last_good};
 use hoist_store::url::{self, Address, HistoryLimits};
 use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
+use rustls_pki_types::CertificateDer;
 use tokio_util::sync::CancellationToken;
 
 use crate::boot::BootSettings;
@@ -26,7 +27,7 @@ use crate::data_dir::{DataDir, DataDirError, Runtime};
 use crate::deploy::DeploySettings;
 use crate::http_client::HttpClientError;
 use crate::inventory::{Inventory, STALE_AFTER, SourceConfig, committer, end_expired};
-use crate::metadata::MetadataSettings;
+use crate::metadata::{Metadata, MetadataSettings};
 use crate::site::{EMBEDDED, Ports, Site, Source};
 use crate::site_key::KeyError;
 use crate::upgrade::UpgradeError;
@@ -60,6 +61,8 @@ pub struct Config {
     pub store: String,
     /// Where nodes are imported from; `None` when people declare them here.
     pub source: Option<SourceConfig>,
+    /// The only authorities trusted for sources that an import names.
+    pub import_authorities: Vec<CertificateDer<'static>>,
     /// Further names and addresses this controller is reached by.
     pub names: Vec<ServerName>,
     pub policy: Policy,
@@ -89,6 +92,7 @@ impl Config {
             tls_listen: None,
             store: "embedded".to_owned(),
             source: None,
+            import_authorities: Vec::new(),
             names: Vec::new(),
             policy: Policy::default(),
             limits: Limits::default(),
@@ -148,13 +152,14 @@ impl Controller {
         contexts.start();
         let running = Box::pin(server.start()).await?;
         site.ports.set(running.plain_addr(), running.tls_addr());
+        let metadata = contexts.metadata().clone();
         let controller = Self { running, data_dir, site, inventory: contexts.into_inventory() };
-        controller.start_background();
+        controller.start_background(metadata);
         controller.announce();
         Ok(controller)
     }
 
-    fn start_background(&self) {
+    fn start_background(&self, metadata: Metadata) {
         let chassis = self.running.chassis();
         let registry = &self.site.registry;
         let tasks = &chassis.tasks;
@@ -169,9 +174,13 @@ impl Controller {
         }
         let over = end_expired(registry.clone(), chassis.clone(), stop.clone());
         tasks.spawn("maintenance", over);
-        let importer = self.site.source.as_ref().map(|source| source.importer.clone());
-        let gauges = show_freshness(registry.clone(), importer, stop.clone());
-        tasks.spawn("gauges", gauges);
+        let gauges = Gauges {
+            registry: registry.clone(),
+            importer: self.site.source.as_ref().map(|source| source.importer.clone()),
+            metadata,
+            data_dir: self.data_dir.path().to_owned(),
+        };
+        tasks.spawn("gauges", gauges.keep(stop.clone()));
         data_disk::check(&chassis.readiness, self.data_dir.path());
         let store = Arc::clone(&chassis.store);
         let clock = Arc::clone(&chassis.clock);
@@ -270,9 +279,11 @@ async fn open_site(config: &Config, data_dir: &DataDir) -> Result<Site, Controll
         store: address.as_ref().map_or_else(|_| "?".to_owned(), ToString::to_string),
         source,
     };
+    // The controller follows this history itself, so a short horizon of clients does not shorten it.
+    let least = HistoryLimits { changes: 1000, age: Duration::from_mins(1) };
     let history = HistoryLimits {
-        changes: u64::try_from(config.horizon.removals).unwrap_or(u64::MAX),
-        age: config.horizon.age,
+        changes: u64::try_from(config.horizon.removals).unwrap_or(u64::MAX).max(least.changes),
+        age: config.horizon.age.max(least.age),
     };
     let store = url::open_keeping(&config.store, data_dir.path(), history);
     let store = store.await.map_err(store_error)?;
@@ -437,16 +448,35 @@ fn check_freshness(chassis: &Chassis, registry: &Registry) {
     });
 }
 
-/// The same as numbers, for `/metrics`.
-async fn show_freshness(registry: Registry, importer: Option<Importer>, stop: CancellationToken) {
-    let mut tick = tokio::time::interval(GAUGES_EVERY);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = tick.tick() => {}
+/// The state that the readiness checks judge, as numbers for `/metrics`.
+struct Gauges {
+    registry: Registry,
+    importer: Option<Importer>,
+    metadata: Metadata,
+    data_dir: PathBuf,
+}
+
+impl Gauges {
+    async fn keep(self, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(GAUGES_EVERY);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            self.measure_roster();
+            if let Some(importer) = &self.importer {
+                let alarmed = importer.progress().last.is_some_and(|report| report.alarm.is_some());
+                metrics::gauge!("hoist_import_alarm").set(f64::from(u8::from(alarmed)));
+            }
+            self.metadata.measure();
+            data_disk::measure(&self.data_dir);
         }
-        let roster = registry.roster();
-        let contact = registry.contact();
+    }
+
+    fn measure_roster(&self) {
+        let roster = self.registry.roster();
+        let contact = self.registry.contact();
         #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
         {
             metrics::gauge!("hoist_roster_nodes").set(roster.len() as f64);
@@ -457,10 +487,6 @@ async fn show_freshness(registry: Registry, importer: Option<Importer>, stop: Ca
         metrics::gauge!("hoist_roster_age_seconds").set(contact.silent.as_secs_f64());
         metrics::gauge!("hoist_store_connected").set(f64::from(u8::from(contact.connected)));
         metrics::gauge!("hoist_store_full").set(f64::from(u8::from(contact.full)));
-        if let Some(importer) = &importer {
-            let alarmed = importer.progress().last.is_some_and(|report| report.alarm.is_some());
-            metrics::gauge!("hoist_import_alarm").set(f64::from(u8::from(alarmed)));
-        }
     }
 }
 

@@ -12,14 +12,24 @@ const MIB: u64 = 1 << 20;
 pub(crate) fn check(readiness: &Readiness, data_dir: &Path) {
     let data_dir = data_dir.to_owned();
     readiness.add("data disk", move || {
-        let free = rustix::fs::statvfs(&data_dir).map(|disk| disk.f_bavail * disk.f_frsize);
-        async move { free.map_or_else(|_| CheckResult::ok("unknown"), judge) }
+        let free = free_bytes(&data_dir);
+        async move { free.map_or_else(|| CheckResult::ok("unknown"), judge) }
     });
 }
 
+/// Sets the gauge.
 #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+pub(crate) fn measure(data_dir: &Path) {
+    if let Some(free) = free_bytes(data_dir) {
+        metrics::gauge!("hoist_data_disk_free_bytes").set(free as f64);
+    }
+}
+
+fn free_bytes(data_dir: &Path) -> Option<u64> {
+    rustix::fs::statvfs(data_dir).ok().map(|disk| disk.f_bavail * disk.f_frsize)
+}
+
 fn judge(free: u64) -> CheckResult {
-    metrics::gauge!("hoist_data_disk_free_bytes").set(free as f64);
     let left = format!("{} MiB free", free / MIB);
     if free < LOW_BYTES {
         CheckResult::degraded(format!("almost full, {left}; make room"))

@@ -14,6 +14,7 @@ mod folder;
 mod instance_history;
 mod plans;
 mod queries;
+mod remote_commands;
 mod retention;
 mod run_commands;
 mod runs;
@@ -29,9 +30,9 @@ use std::sync::Arc;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_api::deploy::RunSummary;
 use hoist_diagnostic::chain;
 use hoist_engine::plugin::IsolationPolicy;
+use hoist_engine::ssh::Login;
 use hoist_model::Selector;
 use hoist_site::Registry;
 
@@ -52,7 +53,9 @@ use shared_runs::SharedRuns;
 use summaries::Summaries;
 use transport::RunContext;
 
-pub use compile::{Grounds, book_of, compile, site_of, templates_of};
+pub use compile::{
+    AnswerWithPlan, Detail, FilePlan, Grounds, book_of, compile, site_of, templates_of,
+};
 pub use retention::RunRetention;
 
 /// How the nodes of runs are reached, and how long runs are kept.
@@ -62,11 +65,15 @@ pub struct DeploySettings {
     pub local: Option<Selector>,
     /// Nodes that are reached by ssh.
     pub ssh: Option<Selector>,
-    pub ssh_user: Option<String>,
-    pub ssh_key: Option<PathBuf>,
-    pub ssh_port: Option<u16>,
-    /// Whose keys are known; else what ssh knows by itself.
-    pub ssh_known_hosts: Option<PathBuf>,
+    /// How they are reached, unless their `data.ssh` names another way.
+    pub ssh_login: Box<Login>,
+    /// Where the keys are that nodes name.
+    pub ssh_keys: Option<PathBuf>,
+    /// The file of the program that works on nodes, with `{arch}` for their architecture; else the
+    /// program that runs here.
+    pub ssh_program: Option<String>,
+    /// The arguments with which it calls [`hoist_engine::ssh::serve`].
+    pub ssh_arguments: Vec<String>,
     /// Where plug-ins are; without it there are none.
     pub plugins: Option<PathBuf>,
     /// Whether plug-ins may run where they cannot be isolated.
@@ -128,7 +135,14 @@ impl Deploy {
             "runs",
             retention::keep(runs.clone(), retention, chassis.tasks.stopping().clone()),
         );
-        Self { chassis: chassis.clone(), registry: site.registry, runs, gateway, systems }
+        let is_shared = runs.are_shared();
+        let deploy =
+            Self { chassis: chassis.clone(), registry: site.registry, runs, gateway, systems };
+        if is_shared {
+            let stopping = chassis.tasks.stopping().clone();
+            chassis.tasks.spawn("commands to runs", deploy.clone().obey_commands(stopping));
+        }
+        deploy
     }
 
     /// Writes an audit entry after the act. A store outage does not revert the act.
@@ -142,19 +156,9 @@ impl Deploy {
     /// Full id of the run that was named, once all of them are known.
     async fn resolve(&self, given: &str) -> Result<String, Failure> {
         self.runs.recovered().await;
-        let found = self.runs.resolve(given);
-        if let Err(RunsError::Unknown(given)) = &found
-            && self.runs.are_shared()
-        {
-            let others = self.runs.others().await;
-            let is_meant = |run: &&RunSummary| run.id == given.to_lowercase();
-            if let Some(run) = others.iter().find(is_meant) {
-                let detail = format!("run {} is with another controller of the site", run.id);
-                return Err(Failure::new(Code::NotFound, detail)
-                    .with_remedy("ask that one; here it is only listed"));
-            }
-        }
-        Ok(found?)
+        let is_plain = !self.runs.are_shared() || self.runs.is_known(&given.to_lowercase());
+        let others = if is_plain { Vec::new() } else { self.runs.others().await };
+        Ok(self.runs.resolve(given, &others)?)
     }
 
     /// What reads or writes files, away from those who answer.
@@ -189,7 +193,7 @@ impl From<RunsError> for Failure {
         let code = match &error {
             RunsError::Folder(error) if error.is_full() => Code::StoreFull,
             RunsError::AtGate => Code::Busy,
-            RunsError::Unknown(_) => Code::NotFound,
+            RunsError::Unknown(_) | RunsError::Elsewhere(_) => Code::NotFound,
             RunsError::Ambiguous(_) => Code::Ambiguous,
             RunsError::Ended
             | RunsError::UnderWay
@@ -200,18 +204,19 @@ impl From<RunsError> for Failure {
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
             RunsError::Stopping => Code::Stopping,
-            RunsError::Folder(_) | RunsError::NoThread(_) | RunsError::Fault => Code::Internal,
+            RunsError::Folder(_) | RunsError::NoThread(_) | RunsError::Panicked => Code::Internal,
         };
         let failure = Self::new(code, chain(&error));
         match error {
             RunsError::Unknown(_) => failure.with_remedy("`hoist deploy list` shows all of them"),
+            RunsError::Elsewhere(_) => failure.with_remedy("ask the controller that ran it"),
             RunsError::Concurrent(_) => failure.with_remedy(INSIST),
             RunsError::Folder(error) if error.is_full() => {
                 failure.with_remedy("make room on the data disk")
             }
-            RunsError::Broken(..) => failure.with_remedy(
-                "look at the place it names; a journal that is damaged is restored from a backup",
-            ),
+            RunsError::Broken(..) => {
+                failure.with_remedy("check the named file; restore a damaged journal from a backup")
+            }
             _ => failure,
         }
     }

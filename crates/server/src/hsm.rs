@@ -18,7 +18,6 @@ use http::Uri;
 use crate::authorisation::Sight;
 use crate::inventory::etag;
 use crate::node_lookup::complete_roster;
-use crate::site::Site;
 use hoist_chassis::Chassis;
 use hoist_chassis::failure::Failure;
 use hoist_chassis::large_answer::AnswerPermits;
@@ -44,12 +43,20 @@ const READ: AccessClass = AccessClass::Admin { context: Context::Inventory, verb
 
 const JSON: &str = "application/json";
 
+/// Everything that the view needs besides the chassis.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub registry: Registry,
+    pub states: States,
+}
+
 impl Hsm {
-    pub fn new(chassis: &Chassis, site: &Site) -> Self {
+    pub fn new(chassis: &Chassis, dependencies: Dependencies) -> Self {
+        let Dependencies { registry, states } = dependencies;
         Self {
             tasks: chassis.tasks.clone(),
-            registry: site.registry.clone(),
-            states: site.states.clone(),
+            registry,
+            states,
             open: AnswerPermits::default(),
             closed: AnswerPermits::default(),
         }
@@ -76,7 +83,7 @@ pub fn routes(hsm: &Hsm) -> Vec<Route> {
 
 fn list_routes() -> Vec<Route<Hsm>> {
     let components = Route::get("/hsm/v2/State/Components", OPEN, list::components)
-        .summary("SMD: all nodes, or those that fit the filters")
+        .summary("SMD: all nodes, or those that match the filters")
         .reason(
             "What `/boot/v1/hosts` shows. SMD has it open and coresmd reads it without a token. \
              The filters `group` and `partition` need a token: memberships do",
@@ -91,10 +98,10 @@ fn list_routes() -> Vec<Route<Hsm>> {
         .selective();
     let endpoints =
         Route::get("/hsm/v2/Inventory/ComponentEndpoints", READ, list::component_endpoints)
-            .summary("SMD: nodes as Redfish would show them")
+            .summary("SMD: component endpoints of all nodes")
             .selective();
     let interfaces = Route::get("/hsm/v2/Inventory/EthernetInterfaces", OPEN, list::interfaces)
-        .summary("SMD: the interfaces of all nodes and their BMCs, or those that fit the filters")
+        .summary("SMD: the interfaces of all nodes and their BMCs, or those that match the filters")
         .reason(
             "MACs and addresses of all nodes and BMCs. SMD has it open and coresmd answers DHCP \
              from it without a token",
@@ -145,7 +152,7 @@ fn one_routes() -> Vec<Route<Hsm>> {
         Route::get("/hsm/v2/Inventory/EthernetInterfaces/{id}/IPAddresses", READ, one::addresses)
             .summary("SMD: the addresses of one interface"),
         Route::get("/hsm/v2/Inventory/ComponentEndpoints/{xname}", READ, one::component_endpoint)
-            .summary("SMD: one node as Redfish would show it"),
+            .summary("SMD: component endpoint of one node"),
         Route::get("/hsm/v2/memberships/{xname}", READ, one::membership)
             .summary("SMD: groups and partition of one node"),
     ];
@@ -177,7 +184,7 @@ fn set_routes() -> Vec<Route<Hsm>> {
         Route::get("/hsm/v2/partitions/{name}/members", READ, sets::partition_members)
             .summary("SMD: the members of a partition"),
         Route::get("/hsm/v2/Inventory/RedfishEndpoints", READ, sets::redfish_endpoints)
-            .summary("SMD: the BMCs of the nodes, as far as they are known")
+            .summary("SMD: the known BMCs of the nodes")
             .query("id", "an xname; `!` before a value negates it")
             .query("type", "such as `NodeBMC`")
             .query("fqdn", "the same as the xname")
@@ -196,19 +203,19 @@ fn selective(route: Route<Hsm>) -> Route<Hsm> {
 fn service_routes() -> Vec<Route<Hsm>> {
     vec![
         Route::get("/hsm/v2/service/ready", OPEN, service::ready)
-            .summary("SMD: whether it can be asked")
+            .summary("SMD: readiness of the service")
             .reason("A constant")
             .gives_media(200, JSON),
         Route::get("/hsm/v2/service/liveness", OPEN, service::liveness)
-            .summary("SMD: whether it runs")
+            .summary("SMD: liveness of the service")
             .reason("A constant")
             .gives_nothing(204),
         Route::get("/hsm/v2/service/values", OPEN, service::values)
-            .summary("SMD: the words of all enumerations")
+            .summary("SMD: the values of all enumerations")
             .reason("Constants")
             .gives_media(200, JSON),
         Route::get("/hsm/v2/service/values/{list}", OPEN, service::values_of)
-            .summary("SMD: the words of one enumeration")
+            .summary("SMD: the values of one enumeration")
             .reason("Constants")
             .gives_media(200, JSON),
     ]
@@ -225,7 +232,7 @@ fn sight(principal: &Principal, roster: &Roster) -> Sight {
 }
 
 fn not_there(what: &str) -> Failure {
-    Failure::new(Code::NotFound, format!("there is no such {what}"))
+    Failure::new(Code::NotFound, format!("{what} not found"))
 }
 
 fn not_modified(tag: &str) -> Response {

@@ -25,6 +25,7 @@ use hoist_api::inventory::{
 };
 use hoist_model::NodeState;
 use hoist_site::{Registry, Roster, States};
+use rustls_pki_types::CertificateDer;
 
 use crate::node_lookup::complete_roster;
 use crate::site::{Site, Source};
@@ -44,7 +45,7 @@ pub(crate) const MAX_APPLY_BYTES: usize = 4 << 30;
 
 const NDJSON: &str = "application/x-ndjson";
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Debug, Clone)]
 pub struct Inventory {
     chassis: Chassis,
@@ -52,20 +53,32 @@ pub struct Inventory {
     states: States,
     snapshots: Arc<snapshots::Snapshots>,
     source: Option<Source>,
+    import_authorities: Vec<CertificateDer<'static>>,
     backend: &'static str,
     started: Instant,
 }
 
+/// Everything that the inventory needs besides the chassis.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub site: Site,
+    /// The only authorities trusted for sources that an import names.
+    pub import_authorities: Vec<CertificateDer<'static>>,
+}
+
 impl Inventory {
-    pub fn new(chassis: &Chassis, site: &Site) -> Self {
+    pub fn new(chassis: &Chassis, dependencies: Dependencies) -> Self {
+        let Dependencies { site, import_authorities } = dependencies;
+        let Site { registry, states, source, backend, started, .. } = site;
         Self {
             chassis: chassis.clone(),
-            registry: site.registry.clone(),
-            states: site.states.clone(),
+            registry,
+            states,
             snapshots: Arc::default(),
-            source: site.source.clone(),
-            backend: site.backend,
-            started: site.started,
+            source,
+            import_authorities,
+            backend,
+            started,
         }
     }
 
@@ -94,7 +107,7 @@ pub fn routes(inventory: &Inventory) -> Vec<Route> {
 fn node_routes() -> Vec<Route<Inventory>> {
     vec![
         Route::get("/inventory/v1/nodes", READ, nodes::list)
-            .summary("Nodes: a page, a stream (NDJSON), or what changes (watch)")
+            .summary("Nodes: a page, a stream (NDJSON) or a watch")
             .query("selector", "which nodes; all by default")
             .query("fields", "only these members, separated by commas")
             .query("limit", "most nodes in one page")
@@ -121,7 +134,7 @@ fn node_routes() -> Vec<Route<Inventory>> {
             .gives_nothing(304)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}", WRITE, write::put_node)
-            .summary("Replace what is declared about a node")
+            .summary("Replace the declaration of a node")
             .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<Node>()
@@ -140,7 +153,7 @@ fn node_routes() -> Vec<Route<Inventory>> {
             .gives_nothing(304)
             .selective(),
         Route::put("/inventory/v1/nodes/by/{key}/{value}", WRITE, write::put_node_by)
-            .summary("Create the node with this key, or replace what is declared about it")
+            .summary("Create or replace the node with this key")
             .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<Node>()
@@ -153,44 +166,44 @@ fn node_routes() -> Vec<Route<Inventory>> {
 fn detail_routes() -> Vec<Route<Inventory>> {
     vec![
         Route::get("/inventory/v1/nodes/{id}/state", READ, nodes::get_state)
-            .summary("What was last seen of a node")
+            .summary("The observed state of a node")
             .gives::<NodeState>(200)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}/state", WRITE, write::put_state)
-            .summary("Report what was seen of a node; makes no revision")
+            .summary("Report the observed state of a node; makes no revision")
             .takes::<NodeState>()
             .gives::<NodeState>(200)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}/protection", WRITE, write::protect)
-            .summary("Forbid to wipe, power, reinstall or remove a node")
+            .summary("Protect a node against wiping, power control, reinstallation and removal")
             .flag("dry_run", "change nothing")
             .takes::<ProtectRequest>()
             .gives::<Node>(200)
             .selective(),
         Route::delete("/inventory/v1/nodes/{id}/protection", WRITE, write::unprotect)
-            .summary("Allow it again")
+            .summary("End the protection of a node")
             .flag("dry_run", "change nothing")
             .gives::<Node>(200)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}/maintenance", WRITE, write::maintain)
-            .summary("Put the machine into maintenance")
+            .summary("Start the maintenance of a node")
             .flag("dry_run", "change nothing")
             .takes::<MaintainRequest>()
             .gives::<Node>(200)
             .selective(),
         Route::delete("/inventory/v1/nodes/{id}/maintenance", WRITE, write::end_maintenance)
-            .summary("Say that the work is done")
+            .summary("End the maintenance of a node")
             .flag("dry_run", "change nothing")
             .gives::<Node>(200)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}/released", WRITE, write::release)
-            .summary("Take fields over from the source the node was imported from")
+            .summary("Release fields of an imported node from its source")
             .flag("dry_run", "change nothing")
             .takes::<ReleaseRequest>()
             .gives::<Node>(200)
             .selective(),
         Route::post("/inventory/v1/nodes/{id}/swap", WRITE, write::swap)
-            .summary("The machine behind the node was replaced: change its hardware identity")
+            .summary("Change the hardware identity of a node whose machine was replaced")
             .flag("dry_run", "change nothing")
             .takes::<SwapRequest>()
             .gives::<Node>(200)
@@ -209,16 +222,18 @@ fn set_routes() -> Vec<Route<Inventory>> {
             .gives::<Group>(200)
             .selective(),
         Route::put("/inventory/v1/groups/{partition}/{name}", WRITE, write::put_group)
-            .summary("Create a group, or replace what is declared about it")
+            .summary("Create or replace a group")
             .flag("dry_run", "change nothing")
             .query("affects", "how many nodes the change may affect")
             .takes::<Group>()
-            .gives::<Group>(200),
+            .gives::<Group>(200)
+            .selective(),
         Route::delete("/inventory/v1/groups/{partition}/{name}", WRITE, write::delete_group)
             .summary("Remove a group; its nodes leave it")
             .flag("dry_run", "change nothing")
             .query("affects", "how many nodes the change may affect")
-            .gives::<ApplyResult>(200),
+            .gives::<ApplyResult>(200)
+            .selective(),
         Route::get("/inventory/v1/partitions", READ, members::list_partitions)
             .summary("All partitions")
             .gives::<Listing<PartitionObject>>(200)
@@ -228,7 +243,7 @@ fn set_routes() -> Vec<Route<Inventory>> {
             .gives::<PartitionObject>(200)
             .selective(),
         Route::put("/inventory/v1/partitions/{name}", WRITE, write::put_partition)
-            .summary("Create a partition, or replace it")
+            .summary("Create or replace a partition")
             .flag("dry_run", "change nothing")
             .query("affects", "how many nodes the change may affect")
             .takes::<PartitionObject>()
@@ -246,7 +261,7 @@ fn set_routes() -> Vec<Route<Inventory>> {
             .gives::<NetworkObject>(200)
             .selective(),
         Route::put("/inventory/v1/networks/{name}", WRITE, write::put_network)
-            .summary("Create a network, or replace it")
+            .summary("Create or replace a network")
             .flag("dry_run", "change nothing")
             .takes::<NetworkObject>()
             .gives::<NetworkObject>(200),
@@ -277,20 +292,21 @@ fn bulk_routes() -> Vec<Route<Inventory>> {
             .gives::<ApplyResult>(200)
             .selective(),
         Route::post("/inventory/v1/renew", WRITE, write::renew)
-            .summary("Make nodes the next generation of themselves: their tokens end, and cloud-init sees a new instance")
+            .summary("Start the next generation of nodes: their tokens end, and cloud-init sees a new instance")
             .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<RenewRequest>()
             .gives::<ApplyResult>(200)
             .selective(),
         Route::get("/inventory/v1/export", READ, members::export)
-            .summary("Everything that is declared, as documents, one per line")
+            .summary("All declared documents, one per line")
             .query("selector", "only these nodes, and nothing else")
             .streaming()
             .gives_media(200, NDJSON)
             .selective(),
         Route::post("/inventory/v1/refresh", WRITE, import::refresh)
             .summary("Import from the configured source now")
+            .flag("force", "remove nodes that are gone from the source, however many they are")
             .streaming()
             .gives::<ImportReport>(200),
         Route::post("/inventory/v1/import", WRITE, import::import)

@@ -70,7 +70,7 @@ pub struct Metadata {
     unknown: Unknown,
     counts: Arc<seed::Counts>,
     /// Limits concurrent listings of layers and previews.
-    turns: AnswerPermits,
+    permits: AnswerPermits,
     /// Of meta-data that is taken apart.
     readings: AnswerPermits,
     unlock: Arc<Unlock>,
@@ -111,10 +111,15 @@ impl Metadata {
             provider: providers,
             unknown,
             counts: Arc::default(),
-            turns: AnswerPermits::default(),
+            permits: AnswerPermits::default(),
             readings: AnswerPermits::default(),
             node_up,
         }
+    }
+
+    /// Sets the gauge of nodes whose documents lack layers.
+    pub(crate) fn measure(&self) {
+        self.provider.failing().measure(&self.boot.registry.roster());
     }
 }
 

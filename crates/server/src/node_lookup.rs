@@ -40,6 +40,12 @@ pub(crate) fn complete_roster(registry: &Registry) -> Result<Arc<Roster>, Failur
 /// The answer for a node that does not exist. A node out of the caller's reach must get the same
 /// answer, since names of nodes are not public.
 pub(crate) fn no_such_node(what: impl std::fmt::Display) -> Failure {
-    Failure::new(Code::NotFound, format!("there is no node {what}"))
+    Failure::new(Code::NotFound, format!("node {what} not found"))
+        .with_remedy("`hoist node list` shows all of them")
+}
+
+/// The answer to a selector without a node in the caller's reach.
+pub(crate) fn no_selected_node(selector: impl std::fmt::Display) -> Failure {
+    Failure::new(Code::NotFound, format!("selector `{selector}` matches no node"))
         .with_remedy("`hoist node list` shows all of them")
 }

@@ -10,6 +10,7 @@ mod decide;
 mod document;
 mod erasure;
 mod heard;
+mod image_tools;
 mod installed;
 mod job;
 mod keys;

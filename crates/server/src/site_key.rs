@@ -25,8 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The remedy, for every message.
-pub(crate) const REMEDY: &str = "copy `ca/site.key` from another controller's data directory, or, if \
-     none has it any more, run `hoist db adopt-key` here";
+pub(crate) const REMEDY: &str = "copy `ca/site.key` from another controller's data directory \
+     (`hoist db join` does that for a new one), or, if none has it any more, run `hoist db adopt-key` \
+     here";
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -155,6 +156,21 @@ pub(crate) fn check(readiness: &Readiness, differs: Arc<AtomicBool>) {
 
 fn place() -> Key {
     "meta/site-key".parse().expect("a valid key")
+}
+
+/// Writes the key of the site into a data directory that has none.
+pub fn receive(data_dir: &Path, key: &[u8; KEY_BYTES]) -> Result<(), KeyError> {
+    let dir = data_dir.join("ca");
+    secret::ensure_private_dir(&dir)?;
+    let path = dir.join("site.key");
+    match fs::read(&path).map(Zeroizing::new) {
+        Ok(bytes) if bytes.as_slice() == key.as_slice() => Ok(()),
+        Ok(_) => Err(KeyError::Differs { path }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(secret::write_atomic(&path, key, 0o600)?)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Reads the key, and makes one if there is none.

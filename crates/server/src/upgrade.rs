@@ -32,22 +32,31 @@ pub async fn upgrade(
 ) -> Result<UpgradeReport, UpgradeError> {
     let mut made = None;
     let backup = async |schema: &Schema| {
-        let dir = data_dir.join(UPGRADES);
-        secret::ensure_private_dir(&dir).map_err(BackupError::File)?;
-        let name = format!("schema-{}-{}.backup", schema.version, now.strftime("%Y%m%dT%H%M%SZ"));
-        let path = dir.join(name);
-        let output = Output::create(&path, false)?;
-        let source = backup::Source {
-            data_dir: data_dir.to_owned(),
-            store: Arc::clone(&store),
-            with_artifacts: false,
-            now,
-        };
-        let (output, ..) = backup::write(source, output).await?;
-        output.finish()?;
-        made = Some(path);
+        made = Some(write_backup(&store, data_dir, schema, now).await?);
         Ok(())
     };
     let migrated = schema::migrate(store.as_ref(), now, backup).await?;
     Ok(UpgradeReport { migrated, backup: made })
+}
+
+async fn write_backup(
+    store: &Arc<dyn Store>,
+    data_dir: &Path,
+    schema: &Schema,
+    now: Timestamp,
+) -> Result<PathBuf, BackupError> {
+    let dir = data_dir.join(UPGRADES);
+    secret::ensure_private_dir(&dir).map_err(BackupError::File)?;
+    let name = format!("schema-{}-{}.backup", schema.version, now.strftime("%Y%m%dT%H%M%SZ"));
+    let path = dir.join(name);
+    let output = Output::create(&path, false)?;
+    let source = backup::Source {
+        data_dir: data_dir.to_owned(),
+        store: Arc::clone(store),
+        with_artifacts: false,
+        now,
+    };
+    let (output, ..) = backup::write(source, output).await?;
+    output.finish()?;
+    Ok(path)
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use hoist_metadata::Resolve;
+use hoist_metadata::{Resolve, SecretError};
 use hoist_model::Secret;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -32,49 +32,51 @@ impl Vault {
         Self { data_dir: data_dir.to_owned(), variables }
     }
 
-    fn file(&self, name: &str) -> Result<String, String> {
-        let told = |error: &io::Error| format!("the secret `{name}` cannot be read: {error}");
-        let root = self.data_dir.join(DIRECTORY).canonicalize().map_err(|error| told(&error))?;
-        let path = root.join(name).canonicalize().map_err(|error| told(&error))?;
+    fn file(&self, name: &str) -> Result<String, SecretError> {
+        let name = || name.to_owned();
+        let unreadable = |source| SecretError::Unreadable { name: name(), source };
+        let root = self.data_dir.join(DIRECTORY).canonicalize().map_err(unreadable)?;
+        let path = root.join(name()).canonicalize().map_err(unreadable)?;
         if !path.starts_with(&root) {
-            return Err(format!("the secret `{name}` is outside of the directory for secrets"));
+            return Err(SecretError::Outside { name: name() });
         }
         // A pipe would be waited for without end.
-        if !fs_err::metadata(&path).map_err(|error| told(&error))?.is_file() {
-            return Err(format!("the secret `{name}` is not a file"));
+        if !fs_err::metadata(&path).map_err(unreadable)?.is_file() {
+            return Err(SecretError::NotAFile { name: name() });
         }
-        let file = fs_err::File::open(&path).map_err(|error| told(&error))?;
-        text(file).map_err(|error| told(&error))
+        let file = fs_err::File::open(&path).map_err(unreadable)?;
+        text(file).map_err(unreadable)
     }
 
-    fn decrypted(&self, armored: &str) -> Result<String, String> {
+    fn decrypted(&self, armored: &str) -> Result<String, SecretError> {
         let path = self.data_dir.join(IDENTITY);
-        let key = fs_err::read_to_string(&path).map_err(|error| {
-            format!("`{IDENTITY}` cannot be read: {error}; make it with `age-keygen`")
-        })?;
-        let keys = identities(&key).map_err(|error| format!("`{IDENTITY}`: {error}"))?;
-        let told = |error: &dyn fmt::Display| format!("it cannot be decrypted: {error}");
+        let key = fs_err::read_to_string(&path)
+            .map_err(|source| SecretError::NoIdentity { file: IDENTITY, source })?;
+        let keys = identities(&key)
+            .map_err(|error| SecretError::BadIdentity { file: IDENTITY, source: error.into() })?;
         let armored = age::armor::ArmoredReader::new(armored.trim_start().as_bytes());
-        let decryptor = age::Decryptor::new_buffered(armored).map_err(|error| told(&error))?;
+        let undecryptable = |error: age::DecryptError| SecretError::Undecryptable(error.into());
+        let decryptor = age::Decryptor::new_buffered(armored).map_err(undecryptable)?;
         // A passphrase would cost seconds, and no operator is present to enter it.
         if decryptor.is_scrypt() {
-            return Err("it is encrypted with a passphrase, not for the server".to_owned());
+            return Err(SecretError::Passphrase);
         }
         let keys = keys.iter().map(|key| key.as_ref() as &dyn age::Identity);
-        let reader = decryptor.decrypt(keys).map_err(|error| told(&error))?;
-        text(reader).map_err(|error| told(&error))
+        let reader = decryptor.decrypt(keys).map_err(undecryptable)?;
+        text(reader).map_err(|error| SecretError::Undecryptable(error.into()))
     }
 }
 
 impl Resolve for Vault {
-    fn resolve(&self, secret: &Secret) -> Result<String, String> {
+    fn resolve(&self, secret: &Secret) -> Result<String, SecretError> {
         match secret {
             Secret::File(name) => self.file(name),
             Secret::Env(name) => {
                 let found = self.variables.get(name);
-                let found = found.ok_or_else(|| format!("the server has no variable `{name}`"))?;
-                let told = |error| format!("the variable `{name}` cannot be used: {error}");
-                text(found.expose_secret().as_bytes()).map_err(told)
+                let found =
+                    found.ok_or_else(|| SecretError::UnknownVariable { name: name.clone() })?;
+                let bad = |source| SecretError::BadVariable { name: name.clone(), source };
+                text(found.expose_secret().as_bytes()).map_err(bad)
             }
             Secret::Age(text) => self.decrypted(text),
         }
@@ -126,6 +128,11 @@ mod tests {
         Secret::File(name.to_owned())
     }
 
+    /// The whole message of a failed lookup.
+    fn reason(found: Result<String, SecretError>) -> String {
+        hoist_diagnostic::chain(&found.unwrap_err())
+    }
+
     #[test]
     fn files_and_variables_are_told_and_nothing_beside_them() {
         let (dir, vault) = vault();
@@ -133,14 +140,14 @@ mod tests {
         fs_err::write(dir.path().join("secrets.key"), "KEY").unwrap();
         std::os::unix::fs::symlink(dir.path().join("secrets.key"), dir.path().join("secrets/link"))
             .unwrap();
-        assert_eq!(vault.resolve(&file("db/password")), Ok("hunter2".to_owned()));
+        assert_eq!(vault.resolve(&file("db/password")).unwrap(), "hunter2");
         for name in ["none", "../secrets.key", "link", "db", "/etc/passwd"] {
-            let error = vault.resolve(&file(name)).unwrap_err();
+            let error = reason(vault.resolve(&file(name)));
             assert!(!error.contains("KEY"), "{error}");
         }
         let variable = |name: &str| vault.resolve(&Secret::Env(name.to_owned()));
-        assert_eq!(variable("HOIST_SECRET_A"), Ok("from env".to_owned()));
-        assert!(variable("PATH").unwrap_err().contains("no variable `PATH`"));
+        assert_eq!(variable("HOIST_SECRET_A").unwrap(), "from env");
+        assert!(reason(variable("PATH")).contains("no variable `PATH`"));
         assert!(!format!("{vault:?}").contains("from env"));
     }
 
@@ -151,9 +158,9 @@ mod tests {
         fs_err::write(dir.path().join("secrets/fits"), "x".repeat(size)).unwrap();
         fs_err::write(dir.path().join("secrets/large"), "x".repeat(size + 1)).unwrap();
         assert!(vault.resolve(&file("fits")).is_ok());
-        assert!(vault.resolve(&file("large")).unwrap_err().contains("longer than"));
+        assert!(reason(vault.resolve(&file("large"))).contains("longer than"));
         let variable = vault.resolve(&Secret::Env("HOIST_SECRET_LARGE".to_owned()));
-        assert!(variable.unwrap_err().contains("longer than"));
+        assert!(reason(variable).contains("longer than"));
     }
 
     #[test]
@@ -161,11 +168,11 @@ mod tests {
         let (dir, mut vault) = vault();
         for (name, content) in [("nothing", ""), ("line", "\n"), ("blank", " \r\n")] {
             fs_err::write(dir.path().join("secrets").join(name), content).unwrap();
-            let error = vault.resolve(&file(name)).unwrap_err();
+            let error = reason(vault.resolve(&file(name)));
             assert!(error.contains("it is empty"), "{name}: {error}");
         }
         vault.variables.insert("HOIST_SECRET_NONE".to_owned(), "".into());
-        let error = vault.resolve(&Secret::Env("HOIST_SECRET_NONE".to_owned())).unwrap_err();
+        let error = reason(vault.resolve(&Secret::Env("HOIST_SECRET_NONE".to_owned())));
         assert!(error.contains("it is empty"), "{error}");
     }
 
@@ -185,9 +192,9 @@ mod tests {
         let own = age::x25519::Identity::generate();
         let other = age::x25519::Identity::generate();
         let secret = armored(&own.to_public());
-        assert!(vault.resolve(&secret).unwrap_err().contains("age-keygen"));
+        assert!(reason(vault.resolve(&secret)).contains("age-keygen"));
         fs_err::write(dir.path().join("secrets.key"), own.to_string().expose_secret()).unwrap();
-        assert_eq!(vault.resolve(&secret), Ok("hunter2".to_owned()));
+        assert_eq!(vault.resolve(&secret).unwrap(), "hunter2");
         assert!(vault.resolve(&armored(&other.to_public())).is_err());
         for damaged in ["", "x", "-----BEGIN AGE ENCRYPTED FILE-----\nAAAA\n"] {
             assert!(vault.resolve(&Secret::Age(damaged.to_owned())).is_err());

@@ -43,23 +43,24 @@ async fn a_large_store_streams() {
         with_artifacts: false,
         now: Timestamp::now(),
     };
-    let output = Watched { inner: Output::create(&path, false).unwrap(), peak: Arc::clone(&peak) };
+    let output =
+        MeteredWriter { inner: Output::create(&path, false).unwrap(), peak: Arc::clone(&peak) };
     let (output, _, contents) = backup::write(source, output).await.unwrap();
     output.inner.finish().unwrap();
     assert_eq!(contents.records, RECORDS as u64 + 1);
-    let sink = Watched { inner: std::io::sink(), peak: Arc::clone(&peak) };
+    let sink = MeteredWriter { inner: std::io::sink(), peak: Arc::clone(&peak) };
     backup::verify(Tee { from: std::fs::File::open(&path).unwrap(), to: sink }).await.unwrap();
     let grown = peak.load(Ordering::Relaxed).saturating_sub(before);
     assert!(grown < MOST_KIB, "{grown} KiB more for {} KiB of records", RECORDS * BYTES / 1024);
 }
 
 /// Looks at the process's memory while something is written.
-struct Watched<W> {
+struct MeteredWriter<W> {
     inner: W,
     peak: Arc<AtomicU64>,
 }
 
-impl<W: Write> Write for Watched<W> {
+impl<W: Write> Write for MeteredWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.peak.fetch_max(resident_kib(), Ordering::Relaxed);
         self.inner.write(bytes)

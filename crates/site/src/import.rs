@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hoist_model::{Group, Name, Network, NodeId, NodeState, Partition, Provenance};
+use hoist_model::{Group, Name, Network, NetworkSpec, NodeId, NodeState, Partition, Provenance};
 use hoist_store::{Key, Lease, Op, Revision, Store, StoreError, Txn};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::plan::{Draft, Plan, Refusal};
-use crate::reconcile::{Memory, Options, Outcome, reconcile};
+use crate::reconcile::{Alarm, Memory, Options, Reconciliation, reconcile};
 use crate::registry::{About, Commit, Registry, Terms, WriteError, mint_id};
 use crate::roster::Roster;
 use crate::source::{
@@ -36,7 +36,7 @@ const MAX_NODES: usize = 50;
 
 /// The changes of one cycle.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Report {
+pub struct ImportCycle {
     pub idle: bool,
     pub added: usize,
     pub changed: usize,
@@ -50,11 +50,13 @@ pub struct Report {
     pub warnings: Vec<Warning>,
     pub warning_counts: BTreeMap<WarningKind, usize>,
     pub alarm: Option<String>,
+    /// Nodes that are too many to be removed; a forced cycle removes them.
+    pub withheld: usize,
     pub revision: u64,
 }
 
-impl Report {
-    /// Logs what a cycle did; one that changed nothing is not worth a line.
+impl ImportCycle {
+    /// Logs the result of a cycle that changed something.
     fn log(&self, source: &Name) {
         let Self { added, changed, unchanged, removed, absent, revision, .. } = self;
         let source = source.as_str();
@@ -80,7 +82,7 @@ impl Report {
 }
 
 /// The first nodes that an outcome changes.
-fn outcome_names(roster: &Roster, outcome: &Outcome) -> Vec<String> {
+fn outcome_names(roster: &Roster, outcome: &Reconciliation) -> Vec<String> {
     let named = |sign: char, id: &NodeId| Some(format!("{sign}{}", roster.by_id(*id)?.name));
     let added = outcome.creates.iter().map(|create| format!("+{}", create.name));
     let changed = outcome.updates.iter().filter_map(|update| named('~', &update.id));
@@ -104,7 +106,7 @@ pub enum ImportError {
 /// How the last cycles went.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
-    pub last: Option<Report>,
+    pub last: Option<ImportCycle>,
     pub success: Option<Timestamp>,
     pub error: Option<String>,
 }
@@ -209,11 +211,25 @@ impl Importer {
     }
 
     /// Runs one cycle now. The caller must call [`Self::release`] after its last cycle.
-    pub async fn cycle(&self, commit: &dyn Commit) -> Result<Report, ImportError> {
+    pub async fn cycle(&self, commit: &dyn Commit) -> Result<ImportCycle, ImportError> {
+        self.cycle_with(commit, &self.0.options).await
+    }
+
+    /// Runs one cycle that removes every node absent twice, however many they are.
+    pub async fn force_cycle(&self, commit: &dyn Commit) -> Result<ImportCycle, ImportError> {
+        let options = Options { max_prune_percent: 100, ..self.0.options.clone() };
+        self.cycle_with(commit, &options).await
+    }
+
+    async fn cycle_with(
+        &self,
+        commit: &dyn Commit,
+        options: &Options,
+    ) -> Result<ImportCycle, ImportError> {
         let mut lease = self.0.turn.lock().await;
         self.0.cycles.send_modify(|cycles| cycles.begun += 1);
         let outcome = match self.hold(&mut lease).await {
-            Ok(()) => self.cycle_alone(commit).await,
+            Ok(()) => self.cycle_alone(commit, options).await,
             Err(error) => Err(error),
         };
         self.0.cycles.send_modify(|cycles| cycles.ended = cycles.begun);
@@ -253,7 +269,11 @@ impl Importer {
         if lease.is_some() { Ok(()) } else { Err(ImportError::Elsewhere) }
     }
 
-    async fn cycle_alone(&self, commit: &dyn Commit) -> Result<Report, ImportError> {
+    async fn cycle_alone(
+        &self,
+        commit: &dyn Commit,
+        options: &Options,
+    ) -> Result<ImportCycle, ImportError> {
         let revision = self.0.registry.roster().revision();
         let left_at = self.0.left_at.lock().take();
         if left_at != Some(revision) {
@@ -264,11 +284,11 @@ impl Importer {
         let imported = match self.0.source.fetch().await? {
             FetchOutcome::Unchanged => {
                 self.leave_at(revision);
-                return Ok(Report { idle: true, revision, ..Report::default() });
+                return Ok(ImportCycle { idle: true, revision, ..ImportCycle::default() });
             }
             FetchOutcome::Complete(imported) => imported,
         };
-        let done = self.write(commit, &imported).await;
+        let done = self.write(commit, &imported, options).await;
         match &done {
             Ok((_, again)) if !again => {}
             // Otherwise the source would say "unchanged" although something is left to do.
@@ -288,14 +308,15 @@ impl Importer {
         &self,
         commit: &dyn Commit,
         imported: &ImportedSet,
-    ) -> Result<(Report, bool), ImportError> {
+        options: &Options,
+    ) -> Result<(ImportCycle, bool), ImportError> {
         let inner = &self.0;
         let store = inner.registry.store();
         let key = memory_key(inner.source.name());
         let known = store.get(&key).await?;
         let memory = known.and_then(|record| serde_json::from_slice(&record.value).ok());
         let memory: Memory = memory.unwrap_or_default();
-        let mut outcome = Outcome::default();
+        let mut outcome = Reconciliation::default();
         let mut named: Vec<String> = Vec::new();
         let mut created: Vec<NodeId> = Vec::new();
         let remember = ImportCommit { inner: commit, key: key.clone(), memory: Mutex::default() };
@@ -304,7 +325,7 @@ impl Importer {
             .write(Terms { skip_change_guard: true, ..Terms::default() }, &remember, |draft| {
                 let roster = inner.registry.roster();
                 let nodes = roster.nodes().map(AsRef::as_ref);
-                outcome = reconcile(nodes, inner.source.name(), imported, &memory, &inner.options);
+                outcome = reconcile(nodes, inner.source.name(), imported, &memory, options);
                 named = outcome_names(&roster, &outcome);
                 created = apply(draft, &roster, imported, &outcome);
                 remember.set(&outcome.memory);
@@ -318,8 +339,8 @@ impl Importer {
         }
         self.observe(&outcome, &created).await?;
         let (warnings, warning_counts) = self.warnings(imported, &mut outcome);
-        let report = Report {
-            idle: outcome.is_idle(),
+        let report = ImportCycle {
+            idle: written.plan.is_empty(),
             added: outcome.creates.len(),
             changed: outcome.updates.len(),
             unchanged: outcome.unchanged,
@@ -329,6 +350,10 @@ impl Importer {
             warnings,
             warning_counts,
             alarm: outcome.alarm.as_ref().map(ToString::to_string),
+            withheld: match outcome.alarm {
+                Some(Alarm::PruneGuard { gone, .. }) => gone,
+                Some(Alarm::Empty) | None => 0,
+            },
             revision: written.revision,
         };
         if let Some(alarm) = &report.alarm {
@@ -341,7 +366,7 @@ impl Importer {
     fn warnings(
         &self,
         imported: &ImportedSet,
-        outcome: &mut Outcome,
+        outcome: &mut Reconciliation,
     ) -> (Vec<Warning>, BTreeMap<WarningKind, usize>) {
         let roster = self.0.registry.roster();
         let rules = |partition: &Name| {
@@ -359,7 +384,11 @@ impl Importer {
     }
 
     /// Records the power states that the source reports, where they differ from the known ones.
-    async fn observe(&self, outcome: &Outcome, created: &[NodeId]) -> Result<(), StoreError> {
+    async fn observe(
+        &self,
+        outcome: &Reconciliation,
+        created: &[NodeId],
+    ) -> Result<(), StoreError> {
         let name = self.0.source.name();
         let new = created.iter().zip(&outcome.creates);
         let new = new.filter_map(|(id, create)| Some((*id, create.state.clone()?)));
@@ -384,8 +413,9 @@ fn apply(
     draft: &mut Draft<'_>,
     roster: &Roster,
     imported: &ImportedSet,
-    outcome: &Outcome,
+    outcome: &Reconciliation,
 ) -> Vec<NodeId> {
+    spell_networks(draft, imported);
     if outcome.is_idle() {
         return Vec::new();
     }
@@ -422,6 +452,18 @@ fn apply(
         id
     };
     outcome.creates.iter().map(create).collect()
+}
+
+/// Gives networks that the site has already the spelling of the source, where they have none.
+fn spell_networks(draft: &mut Draft<'_>, imported: &ImportedSet) {
+    for (name, spec) in &imported.networks {
+        let Some(spelling) = &spec.smd_name else { continue };
+        let Some(known) = draft.document::<Network>(name) else { continue };
+        if known.spec.smd_name.is_none() {
+            let spec = NetworkSpec { smd_name: Some(spelling.clone()), ..known.spec.clone() };
+            draft.put::<Network>(name.clone(), spec);
+        }
+    }
 }
 
 fn memory_key(source: &Name) -> Key {

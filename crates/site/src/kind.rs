@@ -362,8 +362,9 @@ impl DocumentKind for MetadataLayer {
         &mut draft.metadata_layers
     }
 
-    /// The rule of the metadata context renders layers, so nothing is left to check here.
-    fn check(_: &Draft<'_>, _: &mut Vec<Refusal>) {}
+    fn check(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+        check::metadata_layers(draft, found);
+    }
 }
 
 impl DocumentKind for ProvisionProfile {

@@ -16,6 +16,7 @@ pub mod registry;
 pub mod roster;
 pub mod schema;
 pub mod seed;
+pub mod selector_names;
 pub mod site_key;
 pub mod smd_view;
 pub mod source;

@@ -35,7 +35,7 @@ pub struct Plan {
     pub items: Vec<Item>,
     /// Existing nodes that are removed, or whose boot, role or membership comes out differently.
     pub affected: Vec<NodeId>,
-    /// What the change makes that is allowed but probably not meant, as rules say it.
+    /// Permitted but probably unintended effects of the change.
     pub warnings: Vec<String>,
 }
 
@@ -44,14 +44,14 @@ pub struct Plan {
 pub struct Item {
     pub kind: String,
     pub name: String,
-    pub change: Change,
+    pub change: SiteChange,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<FieldChange>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Change {
+pub enum SiteChange {
     Created,
     Changed,
     Unchanged,
@@ -70,13 +70,13 @@ pub struct FieldChange {
 
 /// Why a change is refused. Nothing was changed.
 ///
-/// Callers act on the fields. The message of the fault is for people and is never parsed.
+/// Callers act on the fields. The message of the diagnostic is for people and is never parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: Reason,
     /// The refused document; `None` when the change as a whole is refused.
     pub subject: Option<DocumentRef>,
-    pub fault: Diagnostic,
+    pub diagnostic: Diagnostic,
     /// The refused value of the field, where one value is the cause.
     pub value: Option<String>,
     /// The node that holds the value already.
@@ -119,13 +119,22 @@ pub enum Reason {
 }
 
 impl Refusal {
-    pub fn new(reason: Reason, subject: impl Into<Option<DocumentRef>>, fault: Diagnostic) -> Self {
-        Self { reason, subject: subject.into(), fault, value: None, holder: None }
+    pub fn new(
+        reason: Reason,
+        subject: impl Into<Option<DocumentRef>>,
+        diagnostic: Diagnostic,
+    ) -> Self {
+        Self { reason, subject: subject.into(), diagnostic, value: None, holder: None }
     }
 
     /// A refusal of the document `kind`/`name`.
-    pub fn of(reason: Reason, kind: Kind, name: &impl fmt::Display, fault: Diagnostic) -> Self {
-        Self::new(reason, DocumentRef::new(kind, name), fault)
+    pub fn of(
+        reason: Reason,
+        kind: Kind,
+        name: &impl fmt::Display,
+        diagnostic: Diagnostic,
+    ) -> Self {
+        Self::new(reason, DocumentRef::new(kind, name), diagnostic)
     }
 
     #[must_use]
@@ -148,7 +157,7 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.subject_text(), self.fault)
+        write!(f, "{}: {}", self.subject_text(), self.diagnostic)
     }
 }
 
@@ -205,9 +214,9 @@ impl ValidationDeadline {
     pub fn refusal(kind: Kind, name: &impl fmt::Display, at: &str) -> Refusal {
         let message =
             format!("validation on its nodes takes longer than {} s", MAX_VALIDATION.as_secs());
-        let fault = Diagnostic::new(at, message)
+        let diagnostic = Diagnostic::new(at, message)
             .hint("make its templates simpler, or let it speak of fewer nodes");
-        Refusal::of(Reason::Invalid, kind, name, fault)
+        Refusal::of(Reason::Invalid, kind, name, diagnostic)
     }
 }
 
@@ -232,7 +241,7 @@ impl Plan {
         self.puts.is_empty() && self.deletes.is_empty()
     }
 
-    pub fn count(&self, change: Change) -> usize {
+    pub fn count(&self, change: SiteChange) -> usize {
         self.items.iter().filter(|item| item.change == change).count()
     }
 }

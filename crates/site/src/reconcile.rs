@@ -44,7 +44,7 @@ pub struct Memory {
 
 /// The changes to make. Applying all of them leaves the site consistent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outcome {
+pub struct Reconciliation {
     pub creates: Vec<Create>,
     pub updates: Vec<Update>,
     pub removals: Vec<NodeId>,
@@ -85,7 +85,7 @@ pub struct Update {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Alarm {
-    /// The import has no nodes. That is a fault of the source, not the truth.
+    /// The import has no nodes. That is an error of the source.
     Empty,
     /// More nodes are gone than may go at once.
     PruneGuard { gone: usize, limit: usize, managed: usize },
@@ -104,7 +104,7 @@ impl std::fmt::Display for Alarm {
     }
 }
 
-impl Outcome {
+impl Reconciliation {
     /// Whether there is nothing to write.
     pub fn is_idle(&self) -> bool {
         self.creates.is_empty() && self.updates.is_empty() && self.removals.is_empty()
@@ -126,18 +126,19 @@ pub fn reconcile<'a>(
     imported: &ImportedSet,
     memory: &Memory,
     options: &Options,
-) -> Outcome {
+) -> Reconciliation {
     if imported.nodes.is_empty() {
-        return Outcome {
+        return Reconciliation {
             alarm: Some(Alarm::Empty),
             again: true,
             memory: memory.clone(),
             warnings: imported.warnings.clone(),
-            ..Outcome::default()
+            ..Reconciliation::default()
         };
     }
     let site = Site::new(existing, source);
-    let mut outcome = Outcome { warnings: imported.warnings.clone(), ..Outcome::default() };
+    let mut outcome =
+        Reconciliation { warnings: imported.warnings.clone(), ..Reconciliation::default() };
     let pairs = site.pairs(imported, options, &mut outcome.warnings);
     site.prune(imported, memory, options, &mut outcome);
     let gone: HashSet<NodeId> = outcome.removals.iter().copied().collect();
@@ -276,7 +277,7 @@ impl<'a> Site<'a> {
         imported: &ImportedSet,
         memory: &Memory,
         options: &Options,
-        outcome: &mut Outcome,
+        outcome: &mut Reconciliation,
     ) {
         let present = present(imported);
         let absent = self.mine.iter().filter(|(id, _)| !present.contains(*id));
@@ -413,10 +414,10 @@ impl<'p> Pass<'p> {
         let mut spec = merged(pair);
         let owner = pair.node.map_or(new.external_id.as_str(), |node| node.name.as_str());
         self.claims.trim(owner, &mut spec, pair.fields, &mut self.warnings);
-        if let Some(fault) = spec.check().first() {
+        if let Some(diagnostic) = spec.check().first() {
             // Warnings about the attempt would only confuse.
             self.warnings.truncate(before);
-            let message = format!("it would not be a valid node: {fault}");
+            let message = format!("it would not be a valid node: {diagnostic}");
             self.invalid.push((i, Warning::new(WarningKind::Invalid, owner, message)));
             return;
         }

@@ -7,6 +7,8 @@
 //!
 //! [`Registry::follow`] keeps the roster in step with the writes of other controllers, and keeps
 //! serving the last roster revision while the store is away.
+//!
+//! Does not belong here: rules (`plan`), indexes (`roster`) and the backends of the store.
 
 mod contact;
 mod follow;
@@ -27,7 +29,7 @@ use jiff::Timestamp;
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, watch};
 
-use crate::plan::{Change, Draft, Item, Plan, Refusal, Rule};
+use crate::plan::{Draft, Item, Plan, Refusal, Rule, SiteChange};
 use crate::record::{RecordError, Resource, ResourceKey, SiteRevision, revision_key};
 use crate::roster::{Delta, Incarnation, Roster};
 use crate::schema::SchemaError;
@@ -616,15 +618,18 @@ fn forget(roster: &Roster, now: Timestamp, kept: Horizon) -> (Vec<ResourceKey>, 
 }
 
 fn summary(plan: &Plan) -> String {
-    let parts =
-        [(Change::Created, "created"), (Change::Changed, "changed"), (Change::Removed, "removed")];
+    let parts = [
+        (SiteChange::Created, "created"),
+        (SiteChange::Changed, "changed"),
+        (SiteChange::Removed, "removed"),
+    ];
     let counted = parts.map(|(change, word)| (plan.count(change), word));
     let told: Vec<_> = counted
         .iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
-    let changed = plan.items.iter().filter(|item| item.change != Change::Unchanged);
+    let changed = plan.items.iter().filter(|item| item.change != SiteChange::Unchanged);
     let names: Vec<_> = changed.take(NAMED).map(summary_of).collect();
     format!("{}: {}", told.join(", "), names.join(", "))
 }
@@ -638,7 +643,10 @@ fn summary_of(item: &Item) -> String {
     let mut fields: Vec<String> = Vec::new();
     for field in &item.fields {
         let name = field.at.split(['.', '[']).next().unwrap_or_default();
-        let reason = field.to.as_ref().and_then(|to| to.get("reason")?.as_str());
+        let reason = field.to.as_ref().and_then(|to| match name {
+            "reason" => to.as_str(),
+            _ => to.get("reason")?.as_str(),
+        });
         let told = match reason {
             Some(reason) => format!("{name}: {}", short_reason(reason)),
             None => name.to_owned(),

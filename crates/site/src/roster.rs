@@ -4,6 +4,8 @@
 //! Making the next one costs as much as the overlay, not as much as the site; when the overlay has
 //! grown, it is folded into a new base in the background. Readers hold an `Arc` and see one
 //! revision, however long they look.
+//!
+//! Does not belong here: writing (`registry`), validation (`plan`) and the store.
 
 mod base;
 mod overlay;
@@ -105,7 +107,7 @@ struct Records {
     bss: Shards<BssKey, Arc<BssRecord>>,
     states: Shards<NodeId, Arc<BootState>>,
     /// One per kernel or initrd: few.
-    images: HashMap<BssImageKey, Arc<BssImage>>,
+    images: Arc<HashMap<BssImageKey, Arc<BssImage>>>,
 }
 
 /// Above this many changed nodes the overlay is worth folding into the base.
@@ -477,6 +479,13 @@ impl Roster {
         self.records.bss.may_have_some()
     }
 
+    /// Whether BSS records and images are those of `other`: results computed from the one then hold
+    /// for the other.
+    pub fn has_bss_records_of(&self, other: &Self) -> bool {
+        self.records.bss.is_unchanged_from(&other.records.bss)
+            && Arc::ptr_eq(&self.records.images, &other.records.images)
+    }
+
     /// In no order.
     pub fn bss_records(&self) -> impl Iterator<Item = &Arc<BssRecord>> {
         self.records.bss.values()
@@ -741,7 +750,8 @@ impl Parts {
             Resource::Bss(record) => self.records().bss.insert(record.key.clone(), record),
             Resource::BootState(state) => self.records().states.insert(state.node, state),
             Resource::BssImage(image) => {
-                self.records().images.insert(image.image.clone(), image);
+                let images = Arc::make_mut(&mut self.records().images);
+                images.insert(image.image.clone(), image);
             }
             Resource::Set(set) => {
                 self.tables().sets.insert(set.name.clone(), set);
@@ -766,7 +776,8 @@ impl Parts {
             ResourceKey::Bss(key) => self.records().bss.remove(key),
             ResourceKey::BootState(id) => self.records().states.remove(id),
             ResourceKey::BssImage(..) => {
-                self.records().images.retain(|image, _| ResourceKey::of_image(image) != *key);
+                let images = Arc::make_mut(&mut self.records().images);
+                images.retain(|image, _| ResourceKey::of_image(image) != *key);
             }
             ResourceKey::Set(name) => {
                 self.tables().sets.remove(name);

@@ -40,7 +40,7 @@ pub enum Purpose {
 
 /// A token as it is written.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token([u8; TOKEN_LENGTH]);
+pub struct NodeToken([u8; TOKEN_LENGTH]);
 
 impl Purpose {
     /// Ends with a byte that no word has, so that no word is the beginning of another.
@@ -59,17 +59,17 @@ impl SiteKey {
     }
 
     /// The token of a node's seed, as long as the node is of this generation.
-    pub fn seed(&self, node: NodeId, generation: u64) -> Token {
+    pub fn seed(&self, node: NodeId, generation: u64) -> NodeToken {
         self.token(Purpose::Seed, node, generation, &[0; NONCE_BYTES])
     }
 
     /// The provision token of one enrollment of a node.
-    pub fn provision(&self, node: NodeId, generation: u64, nonce: &[u8; NONCE_BYTES]) -> Token {
+    pub fn provision(&self, node: NodeId, generation: u64, nonce: &[u8; NONCE_BYTES]) -> NodeToken {
         self.token(Purpose::Provision, node, generation, nonce)
     }
 
     /// The token of an agent that has claimed the provision token of the same nonce.
-    pub fn session(&self, node: NodeId, generation: u64, nonce: &[u8; NONCE_BYTES]) -> Token {
+    pub fn session(&self, node: NodeId, generation: u64, nonce: &[u8; NONCE_BYTES]) -> NodeToken {
         self.token(Purpose::Session, node, generation, nonce)
     }
 
@@ -79,19 +79,19 @@ impl SiteKey {
         node: NodeId,
         generation: u64,
         nonce: &[u8; NONCE_BYTES],
-    ) -> Token {
+    ) -> NodeToken {
         // Everything behind the word has one length: no two questions have the same bytes.
         let mut code = hmac::Context::with_key(&self.0);
         code.update(purpose.word());
         code.update(&node.to_bits().to_be_bytes());
         code.update(&generation.to_be_bytes());
         code.update(nonce);
-        Token::of(&code.sign())
+        NodeToken::of(&code.sign())
     }
 
     /// Tells keys apart, and is good for nothing else: no token is a code of these bytes.
     pub fn fingerprint(&self) -> String {
-        Token::of(&hmac::sign(&self.0, b"fingerprint\0")).as_str().to_owned()
+        NodeToken::of(&hmac::sign(&self.0, b"fingerprint\0")).as_str().to_owned()
     }
 
     /// Whether it is the seed token of this very node in its present generation.
@@ -100,7 +100,7 @@ impl SiteKey {
     }
 }
 
-impl Token {
+impl NodeToken {
     fn of(code: &hmac::Tag) -> Self {
         let mut text = [0; TOKEN_LENGTH];
         for (five, eight) in code.as_ref()[..KEPT].chunks_exact(5).zip(text.chunks_exact_mut(8)) {
@@ -128,9 +128,9 @@ impl fmt::Debug for SiteKey {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for NodeToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
+        f.write_str("NodeToken")
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
         let token = key.seed(NODE, 3);
         assert_eq!(token.as_str(), expected);
         assert!(token.is(&expected));
-        assert_eq!(format!("{token:?} {key:?}"), "Token SiteKey", "neither is ever printed");
+        assert_eq!(format!("{token:?} {key:?}"), "NodeToken SiteKey", "neither is ever printed");
     }
 
     #[test]

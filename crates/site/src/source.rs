@@ -20,8 +20,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hoist_diagnostic::Diagnostic;
 use hoist_model::boot::{BootRules, SelectedBy};
-use hoist_model::document::DocumentError;
 use hoist_model::node::Power;
 use hoist_model::{GroupKey, GroupSpec, Name, NetworkSpec, NodeSpec, PartitionSpec};
 use serde::{Deserialize, Serialize};
@@ -295,14 +295,14 @@ pub enum SourceError {
     #[error("{what} is larger than {limit} bytes")]
     TooLarge { what: String, limit: usize },
 
-    #[error("{what} is empty; that is taken for a fault, not for the truth")]
+    #[error("{what} is empty; an empty inventory is an error of the source")]
     Empty { what: String },
 
     #[error("cannot read `{}`", .path.display())]
     Read { path: PathBuf, source: std::io::Error },
 
     #[error("{} in {what}: {}", count(.errors.len()), first(.errors))]
-    Documents { what: String, errors: Vec<DocumentError> },
+    Documents { what: String, errors: Vec<Diagnostic> },
 
     #[error("cannot prepare the connection to {what}")]
     Setup { what: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -363,7 +363,7 @@ fn count(errors: usize) -> String {
     if errors == 1 { "an error".to_owned() } else { format!("{errors} errors") }
 }
 
-fn first(errors: &[DocumentError]) -> String {
+fn first(errors: &[Diagnostic]) -> String {
     errors.first().map(ToString::to_string).unwrap_or_default()
 }
 

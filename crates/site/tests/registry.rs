@@ -157,13 +157,13 @@ impl Rule for Thinker {
     }
 }
 
-struct Thinking {
+struct SlowValidation {
     registry: Registry,
     thoughts: tokio::sync::mpsc::UnboundedReceiver<Thought>,
     go_on: mpsc::Sender<()>,
 }
 
-impl Thinking {
+impl SlowValidation {
     async fn new() -> Self {
         let registry = open(&Ground::new(Backend::Embedded)).await;
         let (says, thoughts) = tokio::sync::mpsc::unbounded_channel();
@@ -191,7 +191,7 @@ impl Thinking {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_during_validation_are_validated_again() {
-    let mut thinking = Thinking::new().await;
+    let mut thinking = SlowValidation::new().await;
     let slow = thinking.write_slowly();
     assert_eq!(thinking.thought().await, Thought::About(0));
     thinking.write_quickly(10).await;
@@ -204,7 +204,7 @@ async fn writes_during_validation_are_validated_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn write_is_refused_when_the_site_keeps_changing() {
-    let mut thinking = Thinking::new().await;
+    let mut thinking = SlowValidation::new().await;
     let slow = thinking.write_slowly();
     let mut others = 0;
     while !slow.is_finished() {
@@ -226,7 +226,7 @@ async fn write_is_refused_when_the_site_keeps_changing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn validation_stops_when_the_caller_hangs_up() {
-    let mut thinking = Thinking::new().await;
+    let mut thinking = SlowValidation::new().await;
     let slow = thinking.write_slowly();
     assert_eq!(thinking.thought().await, Thought::About(0));
     slow.abort();
@@ -319,7 +319,7 @@ async fn two_controllers_share_one_history() {
 
         // A clash that only the other one has seen is refused all the same.
         let mut twin = nodes(500..501, "compute");
-        if let document::Spec::Node(spec) = &mut twin[0].spec {
+        if let document::Document::Node(_, spec) = &mut twin[0] {
             spec.nid = Some(hoist_model::Nid::new(1));
         }
         let refused = apply(&two, Terms::default(), twin).await.unwrap_err();

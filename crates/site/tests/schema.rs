@@ -106,7 +106,7 @@ async fn migration_waits_for_controllers_of_older_schemas() {
 }
 
 #[tokio::test]
-async fn two_migrators_do_not_meet() {
+async fn concurrent_migration_is_refused() {
     let ground = Ground::new(Backend::Embedded);
     let store = old_store(&ground).await;
     let minute = std::time::Duration::from_mins(1);

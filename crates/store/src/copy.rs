@@ -374,7 +374,7 @@ async fn check(
         spool.write_all(b"\n").await?;
     }
     let held = sum.finish().to_string();
-    Err(CopyError::Mismatch { said: "nothing (there is no trailer)".to_owned(), held })
+    Err(CopyError::Mismatch { said: "nothing (no trailer)".to_owned(), held })
 }
 
 fn compare(said: Trailer, held: CopySummary) -> Result<CopySummary, CopyError> {

@@ -95,7 +95,7 @@ impl EmbeddedStore {
 
     async fn read<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&redb::ReadTransaction) -> Result<T, tables::Fault> + Send + 'static,
+        job: impl FnOnce(&redb::ReadTransaction) -> Result<T, tables::TableError> + Send + 'static,
     ) -> Result<T, StoreError> {
         read(Arc::clone(&self.inner.file), job).await
     }
@@ -109,7 +109,7 @@ impl EmbeddedStore {
 
 async fn read<T: Send + 'static>(
     file: Arc<File>,
-    job: impl FnOnce(&redb::ReadTransaction) -> Result<T, tables::Fault> + Send + 'static,
+    job: impl FnOnce(&redb::ReadTransaction) -> Result<T, tables::TableError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let path = file.name().to_owned();
     tokio::task::spawn_blocking(move || file.read(job)).await.unwrap_or_else(|panic| {

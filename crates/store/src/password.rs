@@ -27,11 +27,10 @@ impl From<PasswordError> for StoreError {
 }
 
 impl PasswordFile {
-    /// Fails if there is no password to read now.
-    pub fn new(path: impl Into<PathBuf>) -> Result<Self, PasswordError> {
-        let file = Self(path.into());
-        file.read()?;
-        Ok(file)
+    /// The file is read for each connection. It may be missing now: that must not keep a controller
+    /// from serving its last-good copy.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
     }
 
     pub(crate) fn read(&self) -> Result<SecretString, PasswordError> {
@@ -61,10 +60,10 @@ mod tests {
     fn password_is_the_line_of_a_small_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("password");
-        assert!(PasswordFile::new(&path).unwrap_err().to_string().contains("password-file="));
+        let file = PasswordFile::new(&path);
+        assert!(file.read().unwrap_err().to_string().contains("password-file="));
         let most = usize::try_from(MAX_BYTES).unwrap();
         std::fs::write(&path, "x".repeat(most)).unwrap();
-        let file = PasswordFile::new(&path).unwrap();
         for text in ["sesame", "sesame\n", "sesame\r\n"] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(file.read().unwrap().expose_secret(), "sesame", "{text:?}");

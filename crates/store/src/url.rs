@@ -144,7 +144,7 @@ fn etcd_config(rest: &str, secure: bool) -> Result<etcd::Config, StoreError> {
         _ => return Err(refused("`cert=` and `key=` go together")),
     };
     let secure = secure || ca.is_some() || identity.is_some();
-    let login = match (options.take("user"), options.password_file()?) {
+    let login = match (options.take("user"), options.password_file()) {
         (Some(user), Some(password)) => Some(etcd::Login { user, password }),
         (None, None) => None,
         _ => return Err(refused("`user=` and `password-file=` go together")),
@@ -183,7 +183,7 @@ fn postgres_config(rest: &str) -> Result<postgres::Config, StoreError> {
         return Err(refused("`schema=` takes lower case letters, digits and `_`, at most 50"));
     }
     let tls = postgres_tls(&mut options)?;
-    let password = options.password_file()?;
+    let password = options.password_file();
     // The rest is the driver's own. Its errors name options, never values.
     let url = format!("postgres://{place}?{}", options.rest.join("&"));
     let mut server: tokio_postgres::Config =
@@ -280,8 +280,8 @@ impl Options {
         Ok(Some(read))
     }
 
-    fn password_file(&mut self) -> Result<Option<PasswordFile>, StoreError> {
-        Ok(self.take("password-file").map(PasswordFile::new).transpose()?)
+    fn password_file(&mut self) -> Option<PasswordFile> {
+        self.take("password-file").map(PasswordFile::new)
     }
 
     fn finish(self) -> Result<(), StoreError> {
@@ -330,6 +330,9 @@ mod tests {
         assert_eq!(shown("etcd://a:1,b/site/x"), "etcd://a:1,b:2379/site/x");
         assert_eq!(shown("etcds://[::1]"), "etcds://[::1]:2379/hoist");
         assert_eq!(shown("postgres://u:p@db/site?schema=s"), "postgres://db/site");
+        // The file is read with each login; it may be missing now.
+        assert_eq!(shown("etcd://a?user=u&password-file=/nonexistent"), "etcd://a:2379/hoist");
+        assert_eq!(shown("postgres://db/site?password-file=/nonexistent"), "postgres://db/site");
     }
 
     #[test]

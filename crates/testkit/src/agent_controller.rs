@@ -35,7 +35,7 @@ struct State {
     files: HashMap<String, Vec<u8>>,
     /// How many more events are left unanswered.
     away: usize,
-    go: Option<&'static str>,
+    directive: Option<&'static str>,
     /// The problem code of the refusal that every message of the agent gets.
     refusal: Option<&'static str>,
     /// Whether the image is held back until the agent was told to end.
@@ -95,7 +95,7 @@ impl AgentController {
     /// Tells the agent to end. The image is held back until the agent was told.
     pub fn abort(&self) {
         let mut state = self.state();
-        state.go = Some("abort");
+        state.directive = Some("abort");
         state.is_held = true;
     }
 
@@ -112,9 +112,9 @@ impl AgentController {
     }
 
     /// Sets the answers to events and to the report.
-    pub fn answer(&self, go: &'static str, then: &'static str) {
+    pub fn answer(&self, directive: &'static str, then: &'static str) {
         let mut state = self.state();
-        state.go = Some(go);
+        state.directive = Some(directive);
         state.then = Some(then);
     }
 
@@ -225,7 +225,7 @@ fn serve(stream: &mut (impl Read + Write), state: &Mutex<State>) -> std::io::Res
 /// Whether the agent is to be told that it must end.
 fn is_ending(state: &Mutex<State>) -> bool {
     let state = state.lock();
-    state.go == Some("abort") || state.refusal.is_some()
+    state.directive == Some("abort") || state.refusal.is_some()
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "every answer is optional")]
@@ -290,7 +290,7 @@ fn answer(
             let events = said["events"].as_array().cloned().unwrap_or_default();
             state.events.extend(events);
             state.is_held = false;
-            json(&json!({"go": state.go.unwrap_or("on")}))
+            json(&json!({"directive": state.directive.unwrap_or("continue")}))
         }
         "/provision/v1/agent/runs/r1/backup" => {
             state.backups.push(said);

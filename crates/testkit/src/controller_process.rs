@@ -54,6 +54,15 @@ impl Controller {
         self.address.port()
     }
 
+    /// A field of the process status that has a size, such as `VmHWM:`.
+    pub fn memory_kib(&self, field: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = fs_err::read_to_string(path).expect("the controller runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        let size = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        size.expect("the kernel knows it").parse().expect("a number")
+    }
+
     pub fn hoist(&self, words: &[&str]) -> Output {
         hoist(&self.data_dir, words)
     }

@@ -53,7 +53,12 @@ impl LoopDisk {
     pub fn attach_again(&mut self) {
         let _lock = lock_loop_devices();
         detach(&self.node);
-        run(Command::new("losetup").arg(&self.node).arg(self.file()));
+        // The device is free when the last process that probes all disks has closed it.
+        crate::eventually("loop device is free", || {
+            let output = Command::new("losetup").arg(&self.node).arg(self.file()).output();
+            let output = output.expect("losetup starts");
+            if output.status.success() { Ok(()) } else { Err(output) }
+        });
     }
 }
 

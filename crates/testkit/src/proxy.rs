@@ -33,11 +33,11 @@ pub enum Cut {
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     target: u16,
     protocol: Protocol,
     cut: Cut,
@@ -56,7 +56,7 @@ impl Proxy {
     pub fn start(target: u16, protocol: Protocol, cut: Cut) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
         let port = listener.local_addr().expect("bound").port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             target,
             protocol,
             cut,
@@ -100,7 +100,7 @@ impl Drop for Proxy {
     }
 }
 
-impl Shared {
+impl ProxyState {
     fn connect(self: Arc<Self>, client: TcpStream) -> io::Result<()> {
         let server = TcpStream::connect(("127.0.0.1", self.target))?;
         let _ = (client.set_nodelay(true), server.set_nodelay(true));

@@ -71,12 +71,12 @@ pub enum Collection {
 pub struct Smd {
     address: SocketAddr,
     scheme: &'static str,
-    shared: Arc<Shared>,
+    shared: Arc<SmdState>,
     task: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SmdState {
     set: Mutex<SmdSet>,
     mode: Mutex<(Mode, Option<Collection>)>,
     requests: AtomicUsize,
@@ -104,7 +104,7 @@ impl Smd {
     where
         L: Listener<Addr = SocketAddr>,
     {
-        let shared = Arc::new(Shared { set: Mutex::new(set), ..Shared::default() });
+        let shared = Arc::new(SmdState { set: Mutex::new(set), ..SmdState::default() });
         let routes =
             Router::new().route("/hsm/v2/{*route}", get(answer)).with_state(Arc::clone(&shared));
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -186,7 +186,7 @@ fn tls_config(certificates: &Path) -> rustls::ServerConfig {
 }
 
 async fn answer(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SmdState>>,
     RoutePath(route): RoutePath<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -248,7 +248,7 @@ fn problem(status: StatusCode, detail: &str) -> Response {
 }
 
 fn body(
-    shared: &Shared,
+    shared: &SmdState,
     collection: Collection,
     query: Option<&str>,
     empty: bool,

@@ -21,11 +21,11 @@ pub enum Backend {
 /// An empty store that several handles can be opened on.
 #[derive(Debug)]
 pub struct Ground {
-    place: Place,
+    backing: Backing,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Backing {
     /// One process, one file: handles are clones.
     Embedded {
         store: EmbeddedStore,
@@ -36,32 +36,32 @@ enum Place {
 
 impl Ground {
     pub fn new(backend: Backend) -> Self {
-        let place = match backend {
+        let backing = match backend {
             Backend::Embedded => {
-                let dir = tempfile::tempdir().expect("an empty place to open");
+                let dir = tempfile::tempdir().expect("an empty backing to open");
                 let store = EmbeddedStore::open(dir.path(), Retention::default());
-                Place::Embedded { store: store.expect("an empty place to open"), _dir: dir }
+                Backing::Embedded { store: store.expect("an empty backing to open"), _dir: dir }
             }
-            Backend::Etcd => Place::Server(EtcdServer::shared().url(&fresh_name())),
-            Backend::EtcdTls => Place::Server(EtcdServer::shared_with_tls().url(&fresh_name())),
-            Backend::Postgres => Place::Server(PostgresServer::shared().url(&fresh_name())),
+            Backend::Etcd => Backing::Server(EtcdServer::shared().url(&fresh_name())),
+            Backend::EtcdTls => Backing::Server(EtcdServer::shared_with_tls().url(&fresh_name())),
+            Backend::Postgres => Backing::Server(PostgresServer::shared().url(&fresh_name())),
         };
-        Self { place }
+        Self { backing }
     }
 
     /// A further handle: for servers as another process would have it, with its own connections.
     pub async fn store(&self) -> Arc<dyn Store> {
-        match &self.place {
-            Place::Embedded { store, .. } => Arc::new(store.clone()),
-            Place::Server(url) => {
-                hoist_store::url::open(url, Path::new("/")).await.expect("an empty place to open")
+        match &self.backing {
+            Backing::Embedded { store, .. } => Arc::new(store.clone()),
+            Backing::Server(url) => {
+                hoist_store::url::open(url, Path::new("/")).await.expect("an empty backing to open")
             }
         }
     }
 
     /// Whether others write to the same revisions meanwhile.
     pub fn is_shared(&self) -> bool {
-        matches!(&self.place, Place::Server(url) if url.starts_with("etcd"))
+        matches!(&self.backing, Backing::Server(url) if url.starts_with("etcd"))
     }
 }
 

@@ -32,22 +32,26 @@ const WORTH_SHOWING: [&str; 3] = ["iPXE 1", "http://10.0.2.2", "node: "];
 pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
     let port = site.url.rsplit(':').next().context("the controller's URL has a port")?;
     let boot_url = format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}");
-    say("\n# A machine is switched on that nobody knows. DHCP tells its firmware to ask");
+    say("\n# An unknown machine is switched on. DHCP directs its firmware to the boot script at");
     say(format!("# {boot_url}"));
-    say("# (an emulated one: QEMU with iPXE; lines with | are its serial console)");
-    let hardware = Hardware { firmware: Firmware::Bios, mac: MAC.to_owned(), boot_url, disk: None };
+    say("# (the machine is QEMU with iPXE; lines with | are its serial console)");
+    let hardware = Hardware {
+        firmware: Firmware::Bios,
+        mac: MAC.to_owned(),
+        boot_url,
+        disk: None,
+        variables: None,
+    };
     let mut screen = Screen::new(Machine::power_on(hardware)?, &WORTH_SHOWING);
     screen.until("/boot/v1/bootscript... ok").await?;
 
-    say(
-        "\n# It was told to wait and ask again. Meanwhile a person finds it, and makes a node of it.",
-    );
+    say("\n# The machine waits and asks again. Meanwhile an operator adopts it as a node.");
     site.run(&["node", "discovered"])?;
     let label = ["--label", "rack=r9"];
     let adopt = ["node", "adopt", MAC, "--name", NAME, "--role", "compute", "--nid", "9"];
     site.run(&[&adopt[..], &label].concat())?;
 
-    say("\n# What it is to boot is kept by the controller itself.");
+    say("\n# The controller stores the kernel and the initramfs as artifacts.");
     let kernel = shown_path(&guest::kernel()?);
     let initrd = place.join("initrd.img");
     fs_err::write(&initrd, guest::initrd(INIT)?)?;
@@ -58,22 +62,22 @@ pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
     site.run_ending(&["boot", "diff", "-f", CONFIG], DIFFERS)?;
     site.run(&["apply", "-f", CONFIG])?;
 
-    say("\n# The next time it asks, it boots.");
+    say("\n# With its next request the machine boots.");
     screen.until("node: booted with").await?;
     screen.machine.wait_until_off(PATIENCE)?;
-    say("\n# Why that, and where each word of its command line comes from:");
+    say("\n# The reason for this configuration, and the origin of each kernel argument:");
     site.run(&["boot", "explain", NAME])?;
     site.run(&["boot", "history", NAME])?;
 
     say(
-        "\n# The command line also said where the machine's cloud-init finds its documents. They are",
+        "\n# A kernel argument has the URL of the machine's cloud-init documents. The documents are",
     );
-    say("# made of layers; each key is told with the layer it comes from:");
+    say("# merged from layers; `--trace` shows the layer of each key:");
     site.run(&["apply", "-f", LAYERS])?;
     site.run(&["metadata", "render", NAME, "--trace"])
 }
 
-/// The machine's console, as far as it is worth showing.
+/// The machine's console. Shows only lines that contain one of the given words.
 pub(super) struct Screen {
     machine: Machine,
     worth_showing: &'static [&'static str],
@@ -91,7 +95,7 @@ impl Screen {
         loop {
             let on = self.machine.is_on()?;
             while let Some(line) = self.machine.next_line()? {
-                // Said again and again while it waits.
+                // A waiting machine repeats its lines.
                 if line != self.before && self.worth_showing.iter().any(|word| line.contains(word))
                 {
                     say(format!("  | {line}"));
@@ -102,8 +106,9 @@ impl Screen {
                 }
             }
             let console = || self.machine.console().unwrap_or_default();
-            ensure!(on, "the machine went off and never said `{text}`:\n{}", console());
-            ensure!(Instant::now() < deadline, "never said: `{text}`:\n{}", console());
+            ensure!(on, "the machine went off before its console had `{text}`:\n{}", console());
+            let is_late = Instant::now() >= deadline;
+            ensure!(!is_late, "the console had no `{text}` within {PATIENCE:?}:\n{}", console());
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

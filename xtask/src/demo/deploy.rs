@@ -1,4 +1,4 @@
-//! A deployment: it fails at a check, is corrected, finishes the rest, and is undone.
+//! The deployment part of the demo: a run fails at a precondition, is resumed and is undone.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -16,21 +16,21 @@ const PORT: &str = "18480";
 
 pub(super) fn show(hoist: &Path, place: &Path) -> Result<()> {
     say(
-        "\n# Machines that run are deployed to: small tasks, each with a check. This is the example",
+        "\n# A deployment runs small tasks with checks on running machines. This is examples/deploy",
     );
-    say(
-        "# of examples/deploy (on a free port), with a controller whose three nodes are directories.",
-    );
+    say("# (on a free port), with a controller whose three nodes are directories.");
     let example = copied(place)?;
     let data_dir = example.join("data");
-    // Put away last: the controller could start more of them.
+    // Must be dropped after the controller, which could start more of them.
     let left = Daemons(data_dir.join("deploy/local"));
     let more = ["--tls-listen", "off", "--config", "hoist.toml"];
     let mut site = Site::start(hoist.to_owned(), &example, &example, &more)?;
     site.run(&["apply", "-f", "nodes.yaml"])?;
     site.run(&["deploy", "plan", "site.yaml"])?;
 
-    say("\n# Somebody works on the web server's machine. The check before `web-start` sees that:");
+    say(
+        "\n# A user is logged in on the web server's machine. The precondition of `web-start` fails:",
+    );
     let web = left.0.join("web1");
     fs_err::create_dir_all(&web)?;
     let maintenance = web.join("maintenance");
@@ -39,7 +39,7 @@ pub(super) fn show(hoist: &Path, place: &Path) -> Result<()> {
     site.run_ending(&["deploy", "run", "site.yaml"], WAS_FAILED)?;
     site.run(&["deploy", "explain", "last", "monitor-start@mon1"])?;
 
-    say("\n# Mended, the run does what is left. What was done is not done again:");
+    say("\n# After the repair, `resume` runs only the remaining tasks:");
     say(format!("\n$ rm {}", maintenance.display()));
     fs_err::remove_file(&maintenance)?;
     site.run(&["deploy", "resume", "last"])?;
@@ -47,7 +47,7 @@ pub(super) fn show(hoist: &Path, place: &Path) -> Result<()> {
     say(format!("\n$ cat {}", status.display()));
     say(fs_err::read_to_string(&status)?.trim_end());
 
-    say("\n# And all of it is taken back, the last thing first:");
+    say("\n# `undo` undoes all steps of the run, from the last to the first:");
     site.run(&["deploy", "undo", "last"])?;
     site.run(&["deploy", "list"])?;
     site.stop()

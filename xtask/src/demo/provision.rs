@@ -1,4 +1,5 @@
-//! The machine gets a disk: an agent in its memory makes a system of it, which it then starts.
+//! The provisioning part of the demo: the agent installs a system on an empty disk, the machine
+//! starts it, and an undo empties the disk again.
 
 use std::path::Path;
 use std::time::Instant;
@@ -23,10 +24,8 @@ const DISK: u64 = 256 * 1024 * 1024;
 const WORTH_SHOWING: [&str; 5] = ["http://10.0.2.2", "  now ", "[#", "  error", "hoist-tiny"];
 
 pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Result<()> {
-    say(
-        "\n# The machine gets a disk, an empty one. What it boots to fill it, and what it is filled with,",
-    );
-    say("# are made here, from a kernel and busybox of Debian:");
+    say("\n# The machine gets an empty disk. The provisioning agent and the system to install are");
+    say("# built here, from Debian's kernel and busybox:");
     agent_image(site, place)?;
     system_image(site, place)?;
     say(format!("\n$ cat {PROFILE}"));
@@ -35,7 +34,7 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     plugin_archive(site, place)?;
     let tuned = place.join("profile.yaml");
     fs_err::write(&tuned, format!("{profile}    {TUNING}\n"))?;
-    say(format!("\n# The same profile, with one section more: {TUNING}"));
+    say(format!("\n# The same profile with one more section, {TUNING}"));
     site.run(&["apply", "-f", &tuned.display().to_string()])?;
     let node = format!("node:{NAME}");
     let start = ["provision", "start", &node];
@@ -51,11 +50,10 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
         mac: MAC.to_owned(),
         boot_url: format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}"),
         disk: Some(Disk::Nvme { image: image.clone(), serial: SERIAL.to_owned() }),
+        variables: Some(place.join("variables.fd")),
     };
-    say(
-        "\n# It is switched on. Everything that is planned is checked against the real disk first.",
-    );
-    let begun = Instant::now();
+    say("\n# The machine is switched on. The agent checks the plan against the real disk first.");
+    let power_on = Instant::now();
     let mut screen = Screen::new(Machine::power_on(hardware())?, &WORTH_SHOWING);
     screen.until("MiB/s").await?;
     site.run_ending(&["provision", "status", NAME], WAITS)?;
@@ -63,7 +61,7 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     screen.until("hoist-tiny: up").await?;
     say(format!(
         "\n# From power-on to a system that runs from its own disk: {} s.",
-        begun.elapsed().as_secs()
+        power_on.elapsed().as_secs()
     ));
     site.run(&["provision", "status", NAME])?;
     site.run(&["provision", "facts", NAME])?;
@@ -71,7 +69,7 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     drop(screen);
 
     say(
-        "\n# Nobody wanted that. The disk was empty before, which both it and the controller know:",
+        "\n# Undo the installation. Disk and controller both have a record that the disk was empty:",
     );
     site.run_ending(&["provision", "undo", NAME, "--dry-run"], WOULD_CHANGE)?;
     site.run(&["provision", "undo", NAME])?;
@@ -80,15 +78,15 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     drop(screen);
     let mut head = vec![1; 1 << 20];
     std::io::Read::read_exact(&mut fs_err::File::open(&image)?, &mut head)?;
-    ensure!(head.iter().all(|byte| *byte == 0), "the first MiB of the disk is not as it was");
-    say("\n# The first MiB of the disk is as empty as it was.");
+    ensure!(head.iter().all(|byte| *byte == 0), "the first MiB of the disk is not empty");
+    say("\n# The first MiB of the disk is empty again.");
     site.run_ending(&["provision", "status", NAME], STOPPED)?;
     site.run(&["boot", "explain", NAME])
 }
 
-/// An example, as a machine gets it that needs it.
+/// Packs an example plug-in and adds it as an artifact.
 fn plugin_archive(site: &Site, place: &Path) -> Result<()> {
-    say("\n# An action of somebody else, for machines whose profile asks for it:");
+    say("\n# A plug-in with an action of its own, for machines whose profile has its section:");
     let from = crate::root().join("examples/plugins");
     let to = place.join("plugins");
     fs_err::create_dir_all(&to)?;
@@ -105,7 +103,7 @@ fn agent_image(site: &Site, place: &Path) -> Result<()> {
     let out = place.join("agent");
     let [kernel, modules, out] = [&kernel, &modules, &out].map(|path| shown_path(path));
     let from = ["--kernel", &kernel, "--modules", &modules, "--out", &out];
-    // Small is for those who boot a thousand of them.
+    // Fast packing; a small image matters only when thousands of machines load it.
     site.run(&[&["agent", "image"][..], &from, &["--level", "3", "--add"]].concat())
 }
 

@@ -16,8 +16,8 @@ const TESTS: [(&str, &str); 23] = [
     ("store tests/contract", "etcd::values_and_keys_come_back_exactly"),
     ("store tests/contract", "postgres::values_and_keys_come_back_exactly"),
     ("hoist tests/commands", "journey::controllers_on_one_etcd_see_each_other"),
-    // sshd, ssh, ssh-keygen.
-    ("engine tests/ssh", "step_runs_over_ssh_with_its_environment"),
+    // sshd, ssh, ssh-keygen, sudo.
+    ("hoist tests/deploy", "ssh::steps_run_as_the_user_that_sudo_makes"),
     // Puppet, Ansible, patch, Python.
     ("deploy lib", "actions::tests::puppet_applies_a_real_manifest"),
     ("deploy lib", "actions::tests::ansible_runs_a_real_playbook"),
@@ -46,7 +46,7 @@ const TESTS: [(&str, &str); 23] = [
     // Trees with cloud-init, network namespaces.
     ("hoist tests/cloud_init", "unknown_client_is_held_until_it_is_declared"),
     // git.
-    ("xtask bin xtask", "tidy::tests::this_repository_is_tidy"),
+    ("xtask bin xtask", "tidy::tests::repository_is_tidy"),
 ];
 
 /// Fails if a test of the list is not among the programs: a renamed test must fail `make test` at its

@@ -8,7 +8,7 @@ use crate::event::Health;
 
 const TOKENS: [&str; 3] = ["admin", "v1", "tokens"];
 
-/// Which part of the audit log.
+/// A part of the audit log.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AuditQuery {
     pub after: Option<u64>,
@@ -78,7 +78,7 @@ impl Client {
         Ok(Events::new(lines))
     }
 
-    /// Whether requests should be sent there; `down` is an answer too, not an error.
+    /// Asks for the readiness of the server; `down` is an answer, not an error.
     pub async fn ready(&self) -> Result<Health, ClientError> {
         self.get(&["readyz"]).ordinary().health().await
     }

@@ -14,7 +14,7 @@ impl Client {
         self.get(&ARTIFACTS).ordinary().value().await
     }
 
-    /// How much of some content is there.
+    /// Asks for the received size of a blob.
     pub async fn blob(&self, sha256: Digest) -> Result<Blob, ClientError> {
         self.get(&["boot", "v2", "blobs", &sha256.to_string()]).ordinary().value().await
     }

@@ -5,7 +5,7 @@ use reqwest::{Body, Method};
 
 use super::{Client, ClientError, whole};
 use crate::boot::{
-    AdoptRequest, BootConfigObject, BootDiff, BootStateList, DiscoveredMachine, Explanation,
+    AdoptRequest, BootConfigObject, BootDiff, BootExplanation, BootStateList, DiscoveredMachine,
     History, NodeBootState, StateRequest, StatesChanged,
 };
 use crate::inventory::{Listing, Node};
@@ -22,11 +22,11 @@ impl Client {
     }
 
     /// `node` is a name, id, xname, MAC or nid.
-    pub async fn explain(&self, node: &str) -> Result<Explanation, ClientError> {
+    pub async fn explain(&self, node: &str) -> Result<BootExplanation, ClientError> {
         self.get(&path(&["explain", node])).ordinary().value().await
     }
 
-    /// What documents, one per line, would mean for booting.
+    /// Asks for the effect of documents, one per line, on booting.
     pub async fn boot_diff(&self, documents: impl Into<Body>) -> Result<BootDiff, ClientError> {
         let mut call = self.call(Method::POST, &path(&["diff"]));
         call.write = false;

@@ -4,17 +4,16 @@ use bytes::Bytes;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::{Client, ClientError, whole};
 use crate::deploy::{
-    Explanation, InstanceList, Order, OrderResult, PlanAnswer, PlanRequest, RunDetail, RunEvents,
-    RunList, RunSummary,
+    InstanceExplanation, InstanceList, Order, OrderResult, PlanAnswer, PlanRequest, RunDetail,
+    RunEvents, RunList, RunSummary,
 };
 
 const RUNS: [&str; 3] = ["deploy", "v1", "runs"];
 
-/// Which instances of a run.
+/// Instances of a run, by state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InstanceQuery<'a> {
     /// States by commas.
@@ -102,7 +101,8 @@ impl Client {
         whole(call.send().await?, false).await
     }
 
-    pub async fn run_plan(&self, run: &str) -> Result<Value, ClientError> {
+    /// The plan of a run, as the engine's draft.
+    pub async fn run_plan<T: DeserializeOwned>(&self, run: &str) -> Result<T, ClientError> {
         self.get(&below(run, &["plan"])).value().await
     }
 
@@ -110,7 +110,7 @@ impl Client {
         &self,
         run: &str,
         instance: &str,
-    ) -> Result<Explanation, ClientError> {
+    ) -> Result<InstanceExplanation, ClientError> {
         self.get(&below(run, &["explain", instance])).ordinary().value().await
     }
 

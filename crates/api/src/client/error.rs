@@ -44,7 +44,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the call may have changed something although it failed.
+    /// True if the call may have changed something although it failed.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::Lost { write, .. } | Self::Answer { write, .. } => *write,

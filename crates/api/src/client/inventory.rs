@@ -16,7 +16,7 @@ const ROOT: [&str; 2] = ["inventory", "v1"];
 /// Nodes asked for in one page of a listing.
 const PAGE: usize = 5000;
 
-/// Which nodes, and how much of them.
+/// Nodes to list, and their fields.
 #[derive(Debug, Clone, Default)]
 pub struct NodeQuery {
     pub selector: Option<String>,
@@ -25,7 +25,7 @@ pub struct NodeQuery {
     pub limit: Option<usize>,
     /// Include the last observed state of each node.
     pub state: bool,
-    /// Where the page before this one ended.
+    /// The `next` of the previous page.
     pub next: Option<String>,
 }
 
@@ -40,7 +40,7 @@ pub enum NodeKey {
     Uuid,
 }
 
-/// How documents are to be applied.
+/// Terms for applying documents.
 #[derive(Debug, Clone, Default)]
 pub struct ApplyQuery {
     pub dry_run: bool,
@@ -266,9 +266,9 @@ impl Client {
         self.get(&path(&["status"])).ordinary().value().await
     }
 
-    /// One cycle of the server's own source.
-    pub async fn refresh(&self) -> Result<ImportReport, ClientError> {
-        self.call(Method::POST, &path(&["refresh"])).value().await
+    /// One cycle of the server's own source; with `force` it removes nodes however many they are.
+    pub async fn refresh(&self, force: bool) -> Result<ImportReport, ClientError> {
+        self.call(Method::POST, &path(&["refresh"])).flag("force", force).value().await
     }
 
     /// One cycle of a source that the server can reach.

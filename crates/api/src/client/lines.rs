@@ -17,7 +17,7 @@ const MAX_LINE: usize = 16 * 1024 * 1024;
 pub struct Lines {
     response: Response,
     buffer: BytesMut,
-    /// How much of the buffer is known to hold no end of line.
+    /// Bytes of the buffer that are known to have no end of line.
     searched: usize,
     ended: bool,
 }

@@ -5,8 +5,8 @@ use reqwest::Method;
 use super::{Client, ClientError};
 use crate::inventory::Listing;
 use crate::provision::{
-    Enrollment, EnrollmentToken, NodeFacts, ProvisionProfileObject, Run, StartRequest, StartResult,
-    SteerRequest, SteerResult,
+    Enrollment, EnrollmentToken, NodeFacts, ProvisionProfileObject, ProvisionRun, StartRequest,
+    StartResult, SteerRequest, SteerResult,
 };
 
 impl Client {
@@ -44,17 +44,17 @@ impl Client {
     }
 
     /// Runs, the last one first, without their nodes.
-    pub async fn provision_runs(&self) -> Result<Listing<Run>, ClientError> {
+    pub async fn provision_runs(&self) -> Result<Listing<ProvisionRun>, ClientError> {
         self.get(&path(&["runs"])).ordinary().value().await
     }
 
     /// A run with its nodes; `last` is the last one.
-    pub async fn provision_run(&self, run: &str) -> Result<Option<Run>, ClientError> {
+    pub async fn provision_run(&self, run: &str) -> Result<Option<ProvisionRun>, ClientError> {
         self.get(&path(&["runs", run])).ordinary().optional().await
     }
 
     /// The run that a node was in last, with this node alone.
-    pub async fn provision_run_of(&self, node: &str) -> Result<Option<Run>, ClientError> {
+    pub async fn provision_run_of(&self, node: &str) -> Result<Option<ProvisionRun>, ClientError> {
         self.get(&path(&["nodes", node, "run"])).ordinary().optional().await
     }
 

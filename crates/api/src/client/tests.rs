@@ -44,7 +44,7 @@ async fn names_are_escaped_in_paths_and_the_token_is_sent() {
 }
 
 #[tokio::test]
-async fn no_such_object_is_an_answer_and_other_problems_are_errors() {
+async fn missing_object_is_an_answer_and_other_problems_are_errors() {
     let (client, _server) = answer_once(&[
         "HTTP/1.1 404 Not Found\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\r\n",
         r#"{"type":"urn:hoist:problem:not-found","title":"No such object","status":404}"#,

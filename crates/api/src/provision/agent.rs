@@ -51,7 +51,7 @@ pub struct ProvisioningJob {
     pub generation: u64,
     /// The provisioning document of this machine.
     pub document: Value,
-    /// What `secret://NAME` in the document stands for, by name.
+    /// The values of `secret://NAME` in the document, by name.
     #[serde(default)]
     pub secrets: BTreeMap<String, String>,
     /// Nothing is provisioned: the disks of the document are restored to their state before the
@@ -65,12 +65,12 @@ pub struct ProvisioningJob {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskBackup {
-    /// As the document names it.
+    /// The name of the disk in the document.
     pub disk: String,
     pub kernel_name: String,
     pub size: u64,
     pub sector: u32,
-    /// As it is kept in the gap of the disk itself, in base64.
+    /// The backup as it is in the metadata area of the disk, in base64.
     pub packed: String,
 }
 
@@ -87,7 +87,7 @@ pub struct EventsRequest {
     pub events: Vec<Event>,
 }
 
-/// How far a machine is. Nothing secret is ever in one.
+/// Progress of a machine. Must never contain secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
@@ -127,14 +127,14 @@ pub enum Phase {
 /// The answer to events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventsAnswer {
-    pub go: Go,
+    pub directive: Directive,
 }
 
-/// Whether the agent goes on.
+/// Whether the agent continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Go {
-    On,
+pub enum Directive {
+    Continue,
     /// It ends where it safely can, and reports `aborted`.
     Abort,
 }
@@ -147,10 +147,10 @@ pub struct Report {
     /// The hash of the plan that was carried out, if it came to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// Whether anything was written.
+    /// True if the run wrote to a disk.
     #[serde(default)]
     pub changed: bool,
-    /// Whether it went on from where an earlier attempt was cut off.
+    /// True if the run resumed an interrupted attempt.
     #[serde(default)]
     pub resumed: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -200,7 +200,7 @@ pub struct Erasure {
     /// `sanitize_crypto`.
     pub method: String,
     pub verdict: ErasureVerdict,
-    /// Why it is not erased.
+    /// The reason why it is not erased.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// By the clock of the machine.
@@ -246,8 +246,8 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeDiagnostic {
     pub code: String,
-    /// Who has to do something about it: `input`, `facts`, `refused`, `transient`, `device`,
-    /// `plugin` or `bug`.
+    /// The class of the cause, which says who must act: `input`, `facts`, `refused`, `transient`,
+    /// `device`, `plugin` or `bug`.
     pub class: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub action: String,
@@ -374,8 +374,10 @@ mod tests {
 
     #[test]
     fn answers_are_words() {
-        let told =
-            json!([EventsAnswer { go: Go::Abort }, ReportAnswer { then: NextAction::PowerOff }]);
-        assert_eq!(told, json!([{"go": "abort"}, {"then": "power_off"}]));
+        let told = json!([
+            EventsAnswer { directive: Directive::Abort },
+            ReportAnswer { then: NextAction::PowerOff }
+        ]);
+        assert_eq!(told, json!([{"directive": "abort"}, {"then": "power_off"}]));
     }
 }

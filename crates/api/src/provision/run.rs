@@ -18,7 +18,7 @@ pub struct ProvisionProfileObject {
     pub name: Name,
     #[serde(flatten)]
     pub spec: ProvisionProfileSpec,
-    /// How many nodes it is for.
+    /// Number of nodes that its selector names.
     pub nodes: usize,
     pub revision: u64,
 }
@@ -39,7 +39,7 @@ pub struct StartRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Name>,
     #[serde(default)]
-    pub how: How,
+    pub how: ProvisionOptions,
     /// Install the previous installation of each node again; implies installed nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub previous: bool,
@@ -48,15 +48,15 @@ pub struct StartRequest {
     pub reinstall: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
-    /// How many nodes the caller expects.
+    /// Number of nodes that the caller expects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affects: Option<usize>,
 }
 
-/// How a run is to go.
+/// Options of a provisioning run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct How {
+pub struct ProvisionOptions {
     /// Only these actions; all that have a section if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub only: Vec<String>,
@@ -95,7 +95,7 @@ pub struct StartResult {
     /// Nodes of the selector that are not provisioned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutNode>,
-    /// Whether their number has to be named.
+    /// True if the change guard requires their number.
     #[serde(default)]
     pub needs_affects: bool,
 }
@@ -114,15 +114,15 @@ pub struct LeftOutNode {
 
 /// A run, as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Run {
+pub struct ProvisionRun {
     pub run: String,
-    pub state: RunState,
-    /// Why it does not go on.
+    pub state: ProvisionRunState,
+    /// The reason why it does not continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     pub selector: String,
     #[serde(default)]
-    pub how: How,
+    pub how: ProvisionOptions,
     pub by: String,
     #[schemars(with = "String")]
     pub started: Timestamp,
@@ -134,7 +134,7 @@ pub struct Run {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum RunState {
+pub enum ProvisionRunState {
     /// A node is being provisioned, or will be soon.
     Running,
     /// Nodes wait, and so many have failed that no more are begun; `retry` lets it go on.
@@ -177,7 +177,7 @@ pub struct RunNode {
     pub state: NodeRunState,
     #[schemars(with = "String")]
     pub since: Timestamp,
-    /// How often it was begun.
+    /// Number of attempts.
     pub attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
@@ -268,12 +268,12 @@ impl NodeRunState {
         }
     }
 
-    /// Whether the node is being provisioned now.
+    /// True while the node is being provisioned.
     pub fn is_active(self) -> bool {
         matches!(self, Self::Pending | Self::Booting | Self::Working | Self::Starting)
     }
 
-    /// Whether nothing more happens by itself.
+    /// True if the state does not change by itself.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Aborted | Self::Undone)
     }
@@ -285,7 +285,7 @@ impl fmt::Display for NodeRunState {
     }
 }
 
-impl RunState {
+impl ProvisionRunState {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -297,13 +297,13 @@ impl RunState {
     }
 }
 
-impl fmt::Display for RunState {
+impl fmt::Display for ProvisionRunState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-/// How far the agent of a node is.
+/// Progress of a node's agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Progress {
     pub action: String,
@@ -345,7 +345,7 @@ pub struct SteerRequest {
     pub affects: Option<usize>,
 }
 
-/// What became of it.
+/// The result of a command on a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SteerResult {
     pub run: String,
@@ -355,7 +355,7 @@ pub struct SteerResult {
     /// Notes for operators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Whether the number of nodes has to be named.
+    /// True if the change guard requires the number of nodes.
     #[serde(default)]
     pub needs_affects: bool,
 }

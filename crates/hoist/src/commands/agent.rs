@@ -8,6 +8,7 @@ use fs_err as fs;
 use hoist_initramfs::agent::{Image, ImageError, Recipe, SMALLEST, build, drivers};
 use hoist_initramfs::modules::ModulesError;
 use hoist_initramfs::programs::ProgramError;
+use hoist_model::artifact::TOOL;
 use hoist_model::node::Arch;
 use hoist_model::{ArtifactName, Digest, Exit};
 use indicatif::{HumanBytes, ProgressBar};
@@ -45,9 +46,10 @@ enum AgentCommand {
     /// certificate authority of this site: an agent of this image talks to no other controllers.
     /// The same input gives the same bytes.
     #[command(after_help = "Examples:\n  \
-        hoist agent image --package linux-image-cloud-amd64 --out agent --add\n  \
+        hoist agent image --package linux-image-amd64 --out agent --add\n  \
+        hoist agent image --package linux-image-amd64 --firmware firmware-bnx2x --out agent\n  \
         hoist agent image --kernel /boot/vmlinuz-6.1.0-9-amd64 --modules /lib/modules/6.1.0-9-amd64 --out agent\n  \
-        hoist agent image --package linux-image-amd64 --with md,dm --tools mke2fs,mkfs.xfs,mdadm,lvm --out agent\n  \
+        hoist agent image --package linux-image-amd64 --with md,dm --tools mdadm,lvm --out agent\n  \
         hoist agent image --package linux-image-cloud-amd64 --plugin raid.cpio --out agent --dry-run")]
     Image(Box<ImageArgs>),
 }
@@ -57,7 +59,8 @@ struct ImageArgs {
     /// The directory for `kernel` and `agent.cpio.zst`
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Debian's package of a kernel, fetched with `apt-get download` and never installed
+    /// Debian's package of a kernel, fetched with `apt-get download` and never installed: for
+    /// hardware `linux-image-amd64`, for virtual machines only `linux-image-cloud-amd64`
     #[arg(long, value_name = "NAME", required_unless_present = "kernel")]
     package: Option<String>,
     /// A kernel that is here already
@@ -69,14 +72,14 @@ struct ImageArgs {
     /// The agent; the one beside this program if left out
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
-    /// Programs of this machine that documents need, with their libraries
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_delimiter = ',',
-        default_value = "mke2fs,mkswap,mkfs.vfat"
-    )]
+    /// More programs of this machine that documents need, with their libraries; every image has
+    /// mke2fs, mkswap, e2fsck and resize2fs
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     tools: Vec<String>,
+    /// Firmware for the drivers: a directory like `/lib/firmware`, or a package of Debian such as
+    /// `firmware-bnx2x`; only files that the drivers ask for are taken
+    #[arg(long, value_name = "DIR|PACKAGE", value_delimiter = ',')]
+    firmware: Vec<String>,
     /// More drivers: `md`, `dm`, `crypt`, `xfs`, or modules by their names
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     with: Vec<String>,
@@ -116,6 +119,8 @@ struct ImageResult {
     files: Vec<MadeFile>,
     /// Drivers that are in the kernel itself.
     built_in: Vec<String>,
+    /// Programs in the image.
+    tools: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -158,6 +163,10 @@ async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
             .with_hint("remove it from `--with`, or use another kernel"));
     }
     print(shell, &made)?;
+    if !args.firmware.is_empty() && image.firmware == 0 {
+        let note = "warning: no driver of the image asks for a file of this firmware";
+        shell.printer.note(note);
+    }
     if args.write.dry_run {
         return Ok(Exit::WouldChange);
     }
@@ -168,10 +177,14 @@ async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
     if !args.add {
         return Ok(Exit::Done);
     }
-    // Archives appended to an image are not examined.
-    let has_plugins = |file: &MadeFile| {
-        let has_some = file.file == INITRD && !args.plugin.is_empty();
-        if has_some { vec!["*".to_owned()] } else { Vec::new() }
+    let provides = |file: &MadeFile| {
+        if file.file != INITRD {
+            return Vec::new();
+        }
+        // Archives appended to an image are not examined.
+        let plugins = args.plugin.first().map(|_| "*".to_owned());
+        let tools = image.tools.iter().map(|tool| format!("{TOOL}{tool}"));
+        plugins.into_iter().chain(tools).collect()
     };
     let addition = |file: &MadeFile| Addition {
         file: args.out.join(file.file),
@@ -179,7 +192,7 @@ async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
         arch: Some(args.arch),
         description: Some(format!("agent, kernel {}", made.release)),
         sha256: Some(file.sha256),
-        provides: Some(has_plugins(file)),
+        provides: Some(provides(file)),
     };
     let additions = made.files.iter().map(addition).collect();
     let client = shell.client()?;
@@ -203,12 +216,35 @@ fn make(args: &ImageArgs, authority: &Path) -> Result<(Vec<u8>, Image), Failure>
         modules,
         more_modules: args.with.iter().flat_map(|word| drivers(word)).collect(),
         tools: args.tools.clone(),
+        firmware: firmware(&args.firmware, fetched.path())?,
         authority: Some(fs::read(authority).map_err(Failure::File)?),
         archives: args.plugin.clone(),
         level: args.level,
     };
     let image = build(&recipe).map_err(refused)?;
     Ok((fs::read(kernel).map_err(Failure::File)?, image))
+}
+
+/// Directories of firmware: those that are named, and those in packages.
+fn firmware(words: &[String], into: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut directories = Vec::new();
+    for (number, word) in words.iter().enumerate() {
+        let path = PathBuf::from(word);
+        if word.contains('/') || path.is_dir() {
+            directories.push(path);
+            continue;
+        }
+        let into = into.join(format!("firmware-{number}"));
+        fs::create_dir_all(&into).map_err(Failure::File)?;
+        let tree = unpack(word, &into)?;
+        let places = [tree.join("lib/firmware"), tree.join("usr/lib/firmware")];
+        let found = places.into_iter().find(|place| place.is_dir()).ok_or_else(|| {
+            Failure::missing(format!("firmware in package `{word}`"))
+                .with_hint("name a package such as `firmware-bnx2x`, or a directory")
+        })?;
+        directories.push(found);
+    }
+    Ok(directories)
 }
 
 fn refused(error: ImageError) -> Failure {
@@ -232,27 +268,36 @@ fn beside() -> Result<PathBuf, Failure> {
 
 /// Unpacks a kernel without installing it: its file, and the directory of its modules.
 fn fetch(package: &str, into: &Path) -> Result<(PathBuf, PathBuf), Failure> {
-    let is_name = |name: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-        name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain)
-    };
-    if !is_name(package) {
+    if !is_package(package) {
         return Err(Failure::usage(format!("`{package}` is not a package name")));
     }
     // A name without a version stands for the newest kernel, and holds nothing itself.
     let depends = run(Command::new("apt-cache").args(["depends", "--important", package]))?;
     let kernels = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     let newest = kernels.map(str::trim).find(|name| name.starts_with("linux-image-"));
-    let package = newest.filter(|name| is_name(name)).unwrap_or(package);
+    let tree = unpack(newest.filter(|name| is_package(name)).unwrap_or(package), into)?;
+    let kernel = entry(&tree.join("boot"), &|name| name.starts_with("vmlinuz-"))?;
+    let places = [tree.join("lib/modules"), tree.join("usr/lib/modules")];
+    let modules = places.iter().find(|place| place.is_dir()).unwrap_or(&places[0]);
+    Ok((kernel, entry(modules, &|_| true)?))
+}
+
+fn is_package(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain)
+}
+
+/// The files of a package of Debian, which is fetched into a directory of its own.
+fn unpack(package: &str, into: &Path) -> Result<PathBuf, Failure> {
+    if !is_package(package) {
+        return Err(Failure::usage(format!("`{package}` is not a package name")));
+    }
     run(Command::new("apt-get").args(["download", "-q", package]).current_dir(into))?;
     let archive =
         entry(into, &|name| Path::new(name).extension().is_some_and(|ending| ending == "deb"))?;
     let tree = into.join("tree");
     run(Command::new("dpkg-deb").arg("-x").arg(archive).arg(&tree))?;
-    let kernel = entry(&tree.join("boot"), &|name| name.starts_with("vmlinuz-"))?;
-    let places = [tree.join("lib/modules"), tree.join("usr/lib/modules")];
-    let modules = places.iter().find(|place| place.is_dir()).unwrap_or(&places[0]);
-    Ok((kernel, entry(modules, &|_| true)?))
+    Ok(tree)
 }
 
 /// The entry of a directory with a name of this kind.
@@ -300,6 +345,7 @@ fn described(args: &ImageArgs, kernel: &[u8], image: &Image) -> Result<ImageResu
         parts: image.parts.iter().map(part).collect(),
         files: vec![file(KERNEL, "kernel", kernel)?, file(INITRD, "initrd", &image.bytes)?],
         built_in: image.built_in.clone(),
+        tools: image.tools.clone(),
     })
 }
 
@@ -342,6 +388,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for name in ["", "-o=x", "a b", "../a", "linux;reboot"] {
             let failure = fetch(name, dir.path()).unwrap_err().to_string();
+            assert!(failure.contains("is not a package name"), "{name}: {failure}");
+        }
+        for name in ["", "-o=x", "a b", "linux;reboot"] {
+            let failure = firmware(&[name.to_owned()], dir.path()).unwrap_err().to_string();
             assert!(failure.contains("is not a package name"), "{name}: {failure}");
         }
     }

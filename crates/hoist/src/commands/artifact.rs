@@ -1,4 +1,6 @@
 //! `hoist artifact`: kernels, initrds and images that hoist serves.
+//!
+//! Does not belong here: the content store (`hoist-server`).
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,9 +12,8 @@ use futures_util::TryStreamExt;
 use hoist_api::Code;
 use hoist_api::artifact::{ArtifactObject, ArtifactVerification, CollectionResult, Outcome};
 use hoist_api::client::{Body, Client, ClientError};
-use hoist_model::document::DocumentName;
 use hoist_model::node::Arch;
-use hoist_model::{ArtifactName, ArtifactSpec, Digest, Document, Exit, Kind, Spec};
+use hoist_model::{ArtifactName, ArtifactSpec, Digest, Document, Exit, Kind};
 use indicatif::{HumanBytes, ProgressBar};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -243,7 +244,7 @@ impl HashedFile {
             description: new_description.clone().or(description).unwrap_or_default(),
             provides: self.addition.provides.clone().or(provides).unwrap_or_default(),
         };
-        Document { name: DocumentName::Artifact(name.clone()), spec: Spec::Artifact(spec) }
+        Document::Artifact(name.clone(), spec)
     }
 }
 

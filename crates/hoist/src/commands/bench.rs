@@ -71,7 +71,7 @@ pub(crate) struct StormArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     duration: Duration,
     /// Only these nodes
-    #[arg(long, value_name = "SELECTOR", conflicts_with = "unknown_machines")]
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "unknown_machines")]
     selector: Option<String>,
     /// Ask for made-up MACs instead, as unknown machines
     #[arg(long, conflicts_with = "scripts")]

@@ -46,7 +46,7 @@ impl DeleteArgs {
             let found =
                 document::read(&path.display().to_string(), &text).map_err(Failure::Documents)?;
             let named =
-                found.iter().map(|document| format!("{}/{}", document.kind(), document.name));
+                found.iter().map(|document| format!("{}/{}", document.kind(), document.name()));
             targets.extend(named);
         }
         let client = shell.client()?;

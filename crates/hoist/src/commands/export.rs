@@ -4,7 +4,7 @@ use clap::Args;
 use hoist_api::client::Lines;
 use hoist_model::{Document, Exit};
 
-use super::{Shell, selector};
+use super::{SelectorArgs, Shell};
 use crate::failure::Failure;
 use crate::printer::Output;
 
@@ -19,14 +19,13 @@ use crate::printer::Output;
     hoist export 'role:compute & partition:p1'"
 )]
 pub(crate) struct ExportArgs {
-    /// Only these nodes
-    #[arg(value_name = "SELECTOR")]
-    selector: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorArgs,
 }
 
 impl ExportArgs {
     pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let selector = selector(&self.selector)?;
+        let selector = self.selector.text()?;
         let lines = shell.client()?.export(selector.as_deref()).await?;
         print_all(shell, lines).await?;
         Ok(Exit::Done)
@@ -51,14 +50,14 @@ pub(crate) fn document(line: &[u8]) -> Result<Option<Document>, Failure> {
     if text.trim().is_empty() {
         return Ok(None);
     }
-    hoist_model::document::from_json("the server", text).map(Some).map_err(|errors| {
+    hoist_model::document::from_json("the server", 1, text).map(Some).map_err(|errors| {
         Failure::Broken(errors.first().map(ToString::to_string).unwrap_or_default())
     })
 }
 
 fn print(shell: &mut Shell, document: &Document) -> Result<(), Failure> {
     match shell.printer.output() {
-        Output::Name => shell.printer.line(format!("{}/{}", document.kind(), document.name)),
+        Output::Name => shell.printer.line(format!("{}/{}", document.kind(), document.name())),
         Output::Table | Output::Wide | Output::Json | Output::Yaml => {
             shell.printer.line("---")?;
             shell.printer.bytes(document.to_yaml().as_bytes())

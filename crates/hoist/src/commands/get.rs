@@ -7,8 +7,7 @@ use hoist_api::client::Client;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
 use hoist_api::metadata::MetadataLayerObject;
 use hoist_api::provision::ProvisionProfileObject;
-use hoist_model::document::DocumentName;
-use hoist_model::{ArtifactName, ArtifactSpec, Document, Exit, GroupKey, Kind, Name, Spec};
+use hoist_model::{ArtifactName, ArtifactSpec, Document, Exit, GroupKey, Kind, Name};
 
 use super::{
     Shell, artifact, boot, export, group, metadata, network, node, partition, provision, schema,
@@ -71,7 +70,7 @@ fn print(shell: &mut Shell, table: &Table, documents: &[Document]) -> Result<(),
     match printer.output() {
         Output::Table | Output::Wide => printer.table(table),
         Output::Name => documents.iter().try_for_each(|document| {
-            printer.line(format!("{}/{}", document.kind(), document.name))
+            printer.line(format!("{}/{}", document.kind(), document.name()))
         }),
         Output::Json => match documents {
             [document] => printer.value(document),
@@ -146,9 +145,8 @@ async fn configs(client: &Client, name: Option<String>) -> Result<Found, Failure
         None => client.boot_configs().await?.items,
     };
     let table = boot::table(&configs);
-    let document = |config: BootConfigObject| Document {
-        name: DocumentName::Plain(config.name.clone()),
-        spec: Spec::BootConfig(Box::new(config.into_spec())),
+    let document = |config: BootConfigObject| {
+        Document::BootConfig(config.name.clone(), Box::new(config.into_spec()))
     };
     Ok((table, configs.into_iter().map(document).collect()))
 }
@@ -159,10 +157,8 @@ async fn layers(client: &Client, name: Option<String>) -> Result<Found, Failure>
         None => client.metadata_layers().await?.items,
     };
     let table = metadata::table(&layers);
-    let document = |layer: MetadataLayerObject| Document {
-        name: DocumentName::Plain(layer.name),
-        spec: Spec::MetadataLayer(Box::new(layer.spec)),
-    };
+    let document =
+        |layer: MetadataLayerObject| Document::MetadataLayer(layer.name, Box::new(layer.spec));
     Ok((table, layers.into_iter().map(document).collect()))
 }
 
@@ -172,9 +168,8 @@ async fn profiles(client: &Client, name: Option<String>) -> Result<Found, Failur
         None => client.provision_profiles().await?.items,
     };
     let table = provision::profile_table(&profiles);
-    let document = |profile: ProvisionProfileObject| Document {
-        name: DocumentName::Plain(profile.name),
-        spec: Spec::ProvisionProfile(Box::new(profile.spec)),
+    let document = |profile: ProvisionProfileObject| {
+        Document::ProvisionProfile(profile.name, Box::new(profile.spec))
     };
     Ok((table, profiles.into_iter().map(document).collect()))
 }
@@ -201,28 +196,27 @@ pub(crate) async fn node_documents(
 
 pub(crate) fn group_document(group: Group) -> Result<Document, Failure> {
     let key = group::key_of(&group)?;
-    Ok(Document { name: DocumentName::Group(key), spec: Spec::Group(group.into_spec()) })
+    Ok(Document::Group(key, group.into_spec()))
 }
 
 pub(crate) fn network_document(network: NetworkObject) -> Result<Document, Failure> {
     let name = named(network.name.as_ref())?;
-    Ok(Document { name, spec: Spec::Network(network.into()) })
+    Ok(Document::Network(name, network.into()))
 }
 
 pub(crate) fn partition_document(partition: PartitionObject) -> Result<Document, Failure> {
     let name = named(partition.name.as_ref())?;
-    Ok(Document { name, spec: Spec::Partition(partition.into()) })
+    Ok(Document::Partition(name, partition.into()))
 }
 
 fn artifact_document(artifact: ArtifactObject) -> Document {
     let ArtifactObject { name, sha256, size, arch, description, provides, .. } = artifact;
     let spec = ArtifactSpec { sha256, size, arch, description, provides };
-    Document { name: DocumentName::Artifact(name), spec: Spec::Artifact(spec) }
+    Document::Artifact(name, spec)
 }
 
-fn named(name: Option<&Name>) -> Result<DocumentName, Failure> {
-    let name = name.ok_or_else(|| Failure::Broken("an object has no name".into()))?;
-    Ok(DocumentName::Plain(name.clone()))
+fn named(name: Option<&Name>) -> Result<Name, Failure> {
+    name.cloned().ok_or_else(|| Failure::Broken("an object has no name".into()))
 }
 
 /// The name of an object inside a document of this kind.

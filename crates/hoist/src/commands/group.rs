@@ -3,8 +3,7 @@
 use clap::{Args, Subcommand};
 use hoist_api::client::Client;
 use hoist_api::inventory::Group;
-use hoist_model::document::DocumentName;
-use hoist_model::{Document, Exit, GroupKey, GroupSpec, Kind, Name, Selector, Spec};
+use hoist_model::{Document, Exit, GroupKey, GroupSpec, Kind, Name, Selector};
 
 use super::{Shell, get};
 use crate::edit::{self, Terms, WriteArgs};
@@ -167,7 +166,7 @@ pub(crate) async fn find(client: &Client, key: &GroupKey) -> Result<Group, Failu
 }
 
 fn documents(key: GroupKey, spec: GroupSpec) -> Result<Documents, Failure> {
-    Documents::of(&[Document { name: DocumentName::Group(key), spec: Spec::Group(spec) }])
+    Documents::of(&[Document::Group(key, spec)])
 }
 
 pub(crate) fn table(groups: &[Group]) -> Table {

@@ -41,6 +41,13 @@ enum ImageCommand {
         hoist image build -f tiny.yaml --out build/tiny --add\n  \
         hoist image build -f tiny.yaml --dry-run -o json")]
     Build(BuildArgs),
+    /// Unpack an image into a file
+    ///
+    /// Understands zstd, xz and gzip. An image that was built by hoist is verified with the manifest
+    /// and the index beside it.
+    #[command(after_help = "Examples:\n  hoist image unpack tiny.image/root.ext4.zst\n  \
+        hoist image unpack tiny.image/disk.img.zst --out /srv/vm/tiny.img")]
+    Unpack(UnpackArgs),
     /// Bring the files of an image that was built to the controller, as artifacts
     #[command(after_help = "Examples:\n  hoist image add tiny.image\n  \
         hoist image add tiny.image --replace\n  hoist image add tiny.image --dry-run")]
@@ -76,6 +83,19 @@ struct BuildArgs {
 }
 
 #[derive(Debug, Args)]
+struct UnpackArgs {
+    /// The packed image
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The file to write; FILE without its suffix, if left out
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The chunk manifest; `NAME.manifest.json` beside the image, if left out
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 struct AddArgs {
     /// Give the names to these files, whatever they stood for before
     #[arg(long)]
@@ -89,6 +109,7 @@ impl ImageArgs {
     pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         match self.command {
             ImageCommand::Build(args) => build(shell, args).await,
+            ImageCommand::Unpack(args) => unpack(shell, &args),
             ImageCommand::Add { directory, add, write } => {
                 bring(shell, &directory, &add, &write).await
             }
@@ -112,22 +133,51 @@ async fn build(shell: &mut Shell, args: BuildArgs) -> Result<Exit, Failure> {
     if args.write.dry_run {
         command.arg("--dry-run");
     }
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| Failure::Broken(format!("{BUILDER}: {error}")))?;
-    let code = output.status.code();
-    let exit = Exit::ALL.into_iter().find(|exit| Some(exit.code().into()) == code);
-    let exit = exit.ok_or_else(|| Failure::Broken(format!("{BUILDER}: {}", output.status)))?;
-    if !matches!(exit, Exit::Done | Exit::WouldChange) {
-        // The builder has printed the reason.
-        return Ok(exit);
-    }
-    let made: Value = serde_json::from_slice(&output.stdout).map_err(Failure::Json)?;
+    let (exit, made) = answer(&mut command)?;
+    let Some(made) = made else { return Ok(exit) };
     if exit == Exit::WouldChange || !args.add {
         print(shell, &made)?;
         return Ok(exit);
     }
     let directory = PathBuf::from(made["out"].as_str().unwrap_or_default());
     bring(shell, &directory, &args.how, &args.write).await
+}
+
+fn unpack(shell: &mut Shell, args: &UnpackArgs) -> Result<Exit, Failure> {
+    let mut command = Command::new(builder()?);
+    command.args(["unpack", "--output", "json"]);
+    for (option, value) in [("--out", &args.out), ("--manifest", &args.manifest)] {
+        if let Some(value) = value {
+            command.arg(option).arg(value);
+        }
+    }
+    let (exit, unpacked) = answer(command.arg("--").arg(&args.file))?;
+    let Some(unpacked) = unpacked else { return Ok(exit) };
+    let printer = &mut shell.printer;
+    let text = |field: &str| unpacked[field].as_str().unwrap_or_default().to_owned();
+    match printer.output() {
+        Output::Json | Output::Yaml => printer.value(&unpacked)?,
+        Output::Name => printer.line(text("out"))?,
+        _ => {
+            let size = unpacked["size"].as_u64().unwrap_or(0);
+            printer.line(format!("{}: {size} bytes, sha256:{}", text("out"), text("sha256")))?;
+        }
+    }
+    Ok(exit)
+}
+
+/// Runs the builder. `None` if it failed: it has printed the reason.
+fn answer(command: &mut Command) -> Result<(Exit, Option<Value>), Failure> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| Failure::Broken(format!("{BUILDER}: {error}")))?;
+    let code = output.status.code();
+    let exit = Exit::ALL.into_iter().find(|exit| Some(exit.code().into()) == code);
+    let exit = exit.ok_or_else(|| Failure::Broken(format!("{BUILDER}: {}", output.status)))?;
+    if !matches!(exit, Exit::Done | Exit::WouldChange) {
+        return Ok((exit, None));
+    }
+    let answer = serde_json::from_slice(&output.stdout).map_err(Failure::Json)?;
+    Ok((exit, Some(answer)))
 }
 
 /// Beside this program, as it was installed.

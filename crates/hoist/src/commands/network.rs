@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use clap::{Args, Subcommand};
 use hoist_api::client::Client;
 use hoist_api::inventory::NetworkObject;
-use hoist_model::document::DocumentName;
 use hoist_model::network::Range;
-use hoist_model::{Document, Exit, Kind, Name, NetworkSpec, Spec, Subnet};
+use hoist_model::{Document, Exit, Kind, Name, NetworkSpec, Subnet};
 
 use super::{Shell, get};
 use crate::edit::{self, Terms, WriteArgs};
@@ -88,8 +87,7 @@ impl NetworkArgs {
                     smd_name: None,
                 };
                 let only_new = Some((Kind::Network, args.network.to_string()));
-                let name = DocumentName::Plain(args.network);
-                let documents = Documents::of(&[Document { name, spec: Spec::Network(spec) }])?;
+                let documents = Documents::of(&[Document::Network(args.network, spec)])?;
                 let terms = Terms { write: args.write, only_new, ..Terms::default() };
                 edit::apply(shell, &client, &documents, &terms).await
             }

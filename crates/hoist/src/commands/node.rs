@@ -2,7 +2,7 @@
 
 mod add;
 mod adopt;
-mod chosen;
+pub(crate) mod chosen;
 mod discovered;
 mod import;
 pub(crate) mod list;

@@ -3,8 +3,7 @@
 use clap::{Args, Subcommand};
 use hoist_api::client::Client;
 use hoist_api::inventory::PartitionObject;
-use hoist_model::document::DocumentName;
-use hoist_model::{Document, Exit, Kind, Name, PartitionSpec, Spec};
+use hoist_model::{Document, Exit, Kind, Name, PartitionSpec};
 use ipnet::IpNet;
 
 use super::network::joined;
@@ -73,8 +72,7 @@ impl PartitionArgs {
                     boot_subnets: args.boot_subnet,
                 };
                 let only_new = Some((Kind::Partition, args.partition.to_string()));
-                let name = DocumentName::Plain(args.partition);
-                let documents = Documents::of(&[Document { name, spec: Spec::Partition(spec) }])?;
+                let documents = Documents::of(&[Document::Partition(args.partition, spec)])?;
                 let terms = Terms { write: args.write, only_new, ..Terms::default() };
                 edit::apply(shell, &client, &documents, &terms).await
             }

@@ -108,7 +108,7 @@ impl PluginArgs {
                 };
                 list(shell, &directory)
             }
-            PluginCommand::Check { file, input } => try_out(shell, &file, input.as_deref()),
+            PluginCommand::Check { file, input } => check_plugin(shell, &file, input.as_deref()),
             PluginCommand::Pack(args) => pack::pack(shell, &args).await,
             PluginCommand::New { name, language, into, dry_run } => {
                 write(shell, &name, language, &into, dry_run)
@@ -208,10 +208,10 @@ struct CheckResult {
     path: PathBuf,
     isolation: String,
     good: bool,
-    findings: Vec<RuleResult>,
+    results: Vec<RuleResult>,
 }
 
-fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, Failure> {
+fn check_plugin(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, Failure> {
     let input: Option<Value> = from.map(read_input).transpose()?;
     let isolation = Arc::new(serve::plugin_isolation(&shell.connection)?);
     let directory = tempfile::tempdir().map_err(Failure::File)?;
@@ -221,16 +221,16 @@ fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, 
     match printer.output() {
         Output::Json | Output::Yaml => {
             let path = file.to_owned();
-            let findings = report.findings;
+            let results = report.results;
             printer.value(&CheckResult {
                 path,
                 isolation: isolation.to_string(),
                 good,
-                findings,
+                results,
             })?;
         }
         Output::Table | Output::Wide | Output::Name => {
-            for found in &report.findings {
+            for found in &report.results {
                 let (tone, word) = match found.verdict {
                     RuleVerdict::Followed => (Tone::Added, "followed"),
                     RuleVerdict::Violated => (Tone::Removed, "violated"),

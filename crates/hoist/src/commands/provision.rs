@@ -15,6 +15,7 @@ use hoist_model::Exit;
 use serde_json::json;
 
 use super::Shell;
+use crate::commands::node::chosen::ChosenArgs;
 use crate::edit;
 use crate::failure::Failure;
 use crate::node_ref;
@@ -67,11 +68,10 @@ enum ProvisionCommand {
     Enroll(EnrollArgs),
     /// Revoke a node's permission to take its secrets; secrets already taken stay taken
     #[command(after_help = "Examples:\n  hoist provision unenroll n1\n  \
-        hoist provision unenroll n1 n2 --dry-run")]
+        hoist provision unenroll n1 n2 --dry-run\n  hoist provision unenroll -l label:rack=7")]
     Unenroll {
-        /// Name, id, xname, MAC, nid or address
-        #[arg(value_name = "NODE", required = true)]
-        nodes: Vec<String>,
+        #[command(flatten)]
+        nodes: ChosenArgs,
         /// Show the change without making it
         #[arg(long)]
         dry_run: bool,
@@ -115,7 +115,7 @@ impl ProvisionArgs {
             ProvisionCommand::Undo(args) => args.run(shell).await,
             ProvisionCommand::Facts { node } => facts(shell, &node).await,
             ProvisionCommand::Enroll(args) => args.run(shell).await,
-            ProvisionCommand::Unenroll { nodes, dry_run } => unenroll(shell, &nodes, dry_run).await,
+            ProvisionCommand::Unenroll { nodes, dry_run } => unenroll(shell, nodes, dry_run).await,
             ProvisionCommand::Enrollments => list(shell).await,
         }
     }
@@ -161,11 +161,11 @@ impl EnrollArgs {
     }
 }
 
-async fn unenroll(shell: &mut Shell, words: &[String], dry_run: bool) -> Result<Exit, Failure> {
+async fn unenroll(shell: &mut Shell, nodes: ChosenArgs, dry_run: bool) -> Result<Exit, Failure> {
     let client = shell.client()?;
     let mut exit = Exit::Done;
     let mut ended = Vec::new();
-    for node in node_ref::find_all(&client, words).await? {
+    for node in nodes.find(&client).await? {
         let id = node_ref::id_of(&node)?;
         let name = node_ref::name_of(&node)?;
         if dry_run {

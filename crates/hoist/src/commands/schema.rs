@@ -9,19 +9,21 @@ use crate::failure::Failure;
 /// Print the JSON Schema of a kind of document
 ///
 /// Editors check and complete documents with it. Without a kind, all kinds are listed.
-/// `provision-document` is what `hoist-agent plan -f` is given.
+/// `provision-document` is the input of `hoist-agent plan -f`, `cluster-what-if` that of
+/// `hoist cluster plan --what-if`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist schema\n  hoist schema node > node.schema.json\n  \
-    hoist schema group -o yaml\n  hoist schema provision-document")]
+    hoist schema group -o yaml\n  hoist schema provision-document\n  hoist schema cluster-what-if")]
 pub(crate) struct SchemaArgs {
-    /// Partition, Network, Group, Node, Artifact, `BootConfig`, `MetadataLayer`, `ProvisionProfile`
-    /// or `provision-document`
+    /// Partition, Network, Group, Node, Artifact, `BootConfig`, `MetadataLayer`, `ProvisionProfile`,
+    /// `provision-document` or `cluster-what-if`
     #[arg(value_name = "KIND")]
     kind: Option<String>,
 }
 
-/// A document that is not a resource of a site.
+/// Documents that are no resources of a site.
 const PROVISION: &str = "provision-document";
+const WHAT_IF: &str = "cluster-what-if";
 
 impl SchemaArgs {
     pub(crate) fn run(&self, shell: &mut Shell) -> Result<Exit, Failure> {
@@ -29,10 +31,13 @@ impl SchemaArgs {
             Some(word) if word == PROVISION => {
                 shell.printer.value(&hoist_provision::document::Document::schema())?;
             }
+            Some(word) if word == WHAT_IF => {
+                shell.printer.value(&hoist_cluster::what_if::WhatIf::schema())?;
+            }
             Some(word) => shell.printer.value(&kind(word)?.schema())?,
             None => {
                 let kinds = Kind::ALL.iter().map(|kind| kind.as_str());
-                kinds.chain([PROVISION]).try_for_each(|kind| shell.printer.line(kind))?;
+                kinds.chain([PROVISION, WHAT_IF]).try_for_each(|kind| shell.printer.line(kind))?;
             }
         }
         Ok(Exit::Done)

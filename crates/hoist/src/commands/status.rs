@@ -6,7 +6,7 @@ use hoist_api::inventory::Status;
 use hoist_model::Exit;
 use serde::Serialize;
 
-use super::Shell;
+use super::{Shell, refresh};
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
 use crate::when::age;
@@ -33,7 +33,7 @@ impl StatusArgs {
         let client = shell.client()?;
         let status = client.status().await?;
         let health = client.ready().await?;
-        let degraded = faults(&status, &health);
+        let degraded = problems(&status, &health);
         let exit = if degraded.is_empty() { Exit::Done } else { Exit::Degraded };
         let report = Report { status, health, degraded };
         match shell.printer.output() {
@@ -52,31 +52,31 @@ fn word(exit: Exit) -> &'static str {
 }
 
 /// The degraded parts.
-fn faults(status: &Status, health: &Health) -> Vec<String> {
-    let mut faults = Vec::new();
+fn problems(status: &Status, health: &Health) -> Vec<String> {
+    let mut problems = Vec::new();
     let store = &status.store;
     if !store.connected {
         let error = store.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         let since = age(store.silent_seconds);
-        faults
+        problems
             .push(format!("the store cannot be used for {since}{error}; writes are not possible"));
     }
     if store.full {
-        faults.push("the store has no space left; writes fail until there is some".to_owned());
+        problems.push("the store has no space left; writes fail until there is some".to_owned());
     }
     let roster = &status.roster;
     if roster.loaded_from == "nothing" {
-        faults.push("no roster: neither the store nor a last-good copy was read".to_owned());
+        problems.push("no roster: neither the store nor a last-good copy was read".to_owned());
     } else if roster.stale {
         let age = age(roster.age_seconds);
-        faults.push(format!("the roster is {age} old, from the {}", roster.loaded_from));
+        problems.push(format!("the roster is {age} old, from the {}", roster.loaded_from));
     }
     if let Some(source) = &status.source {
         if let Some(error) = &source.error {
-            faults.push(format!("cannot import nodes from {}: {error}", source.url));
+            problems.push(format!("cannot import nodes from {}: {error}", source.url));
         }
-        if let Some(alarm) = source.last_report.as_ref().and_then(|report| report.alarm.as_ref()) {
-            faults.push(format!("the last import raised an alarm: {alarm}"));
+        if let Some(alarm) = source.last_report.as_ref().and_then(refresh::own_alarm) {
+            problems.push(format!("the last import raised an alarm: {alarm}"));
         }
     }
     for check in health.checks.iter().filter(|check| check.status != HealthStatus::Ok) {
@@ -85,13 +85,13 @@ fn faults(status: &Status, health: &Health) -> Vec<String> {
             || (check.name == "roster" && roster.stale);
         if !said {
             let detail = if check.detail.is_empty() { "degraded" } else { &check.detail };
-            faults.push(format!("{}: {detail}", check.name));
+            problems.push(format!("{}: {detail}", check.name));
         }
     }
-    if faults.is_empty() && health.status != HealthStatus::Ok {
-        faults.push("the server is not ready".to_owned());
+    if problems.is_empty() && health.status != HealthStatus::Ok {
+        problems.push("the server is not ready".to_owned());
     }
-    faults
+    problems
 }
 
 fn print(printer: &mut Printer, url: &str, report: &Report) -> Result<(), Failure> {
@@ -128,7 +128,7 @@ fn print(printer: &mut Printer, url: &str, report: &Report) -> Result<(), Failur
     for (name, text) in lines {
         printer.line(format!("  {name:7} {text}"))?;
     }
-    degraded.iter().try_for_each(|fault| printer.toned(Tone::Changed, &format!("! {fault}")))
+    degraded.iter().try_for_each(|problem| printer.toned(Tone::Changed, &format!("! {problem}")))
 }
 
 #[cfg(test)]
@@ -171,9 +171,9 @@ mod tests {
     }
 
     #[test]
-    fn all_well_is_said_in_a_few_lines() {
+    fn status_of_a_healthy_site_is_short() {
         let (mut printer, out, _) = crate::printer::tests::printer(Output::Table);
-        assert!(faults(&status(), &healthy()).is_empty());
+        assert!(problems(&status(), &healthy()).is_empty());
         let report = Report { status: status(), health: healthy(), degraded: Vec::new() };
         print(&mut printer, "http://127.0.0.1:27778/", &report).unwrap();
         assert_eq!(
@@ -195,7 +195,7 @@ mod tests {
         });
         let health = Health { status: HealthStatus::Degraded, checks: checks.into() };
         assert_eq!(
-            faults(&status, &health),
+            problems(&status, &health),
             [
                 "the store cannot be used for 5m: connection refused; writes are not possible",
                 "disk: almost full",
@@ -203,10 +203,10 @@ mod tests {
         );
         let mut status = super::tests::status();
         status.store.full = true;
-        let faults_of_full = faults(&status, &healthy());
-        assert_eq!(faults_of_full.len(), 1);
-        assert!(faults_of_full[0].contains("no space left"), "{faults_of_full:?}");
+        let problems_of_full = problems(&status, &healthy());
+        assert_eq!(problems_of_full.len(), 1);
+        assert!(problems_of_full[0].contains("no space left"), "{problems_of_full:?}");
         let unready = Health { status: HealthStatus::Down, checks: Vec::new() };
-        assert_eq!(faults(&super::tests::status(), &unready).len(), 1);
+        assert_eq!(problems(&super::tests::status(), &unready).len(), 1);
     }
 }

@@ -3,6 +3,7 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 
+use hoist_engine::ssh::Login;
 use hoist_model::selector::{BindError, Bound, Vocabulary};
 use hoist_model::{GroupKey, NodeId, Selector};
 use hoist_server::deploy::{DeploySettings, RunRetention};
@@ -13,10 +14,18 @@ pub(super) fn settings(settings: &Settings) -> Result<DeploySettings, SettingErr
     Ok(DeploySettings {
         local: selector(settings, "deploy.local")?,
         ssh: selector(settings, "deploy.ssh")?,
-        ssh_user: settings.given("deploy.ssh_user").map(str::to_owned),
-        ssh_key: settings.given("deploy.ssh_key").map(PathBuf::from),
-        ssh_port: port(settings)?,
-        ssh_known_hosts: settings.given("deploy.ssh_known_hosts").map(PathBuf::from),
+        ssh_login: Box::new(Login {
+            user: settings.given("deploy.ssh_user").map(str::to_owned),
+            key: settings.given("deploy.ssh_key").map(PathBuf::from),
+            port: port(settings)?,
+            known_hosts: settings.given("deploy.ssh_known_hosts").map(PathBuf::from),
+            jump: settings.given("deploy.ssh_jump").map(str::to_owned),
+            become_user: settings.given("deploy.ssh_become").map(str::to_owned),
+            ..Login::default()
+        }),
+        ssh_keys: settings.given("deploy.ssh_keys").map(PathBuf::from),
+        ssh_program: settings.given("deploy.ssh_program").map(str::to_owned),
+        ssh_arguments: vec![crate::over_ssh::ARGUMENT.to_owned()],
         plugins: settings.given("plugins.directory").map(PathBuf::from),
         isolation: settings.parse("plugins.isolation")?,
         hidden: settings.secret_files(),
@@ -42,7 +51,7 @@ fn selector(settings: &Settings, key: &'static str) -> Result<Option<Selector>, 
         return Ok(None);
     }
     let selector: Selector = settings.parse(key)?;
-    selector.bind(&Nothing).map_err(|error| {
+    selector.bind(&EmptySite).map_err(|error| {
         let reason = match error {
             BindError::UnknownWord { word, .. } => {
                 format!("`{word}` may be a role or a group; write `role:{word}` or `group:{word}`")
@@ -55,9 +64,9 @@ fn selector(settings: &Settings, key: &'static str) -> Result<Option<Selector>, 
 }
 
 /// A site without nodes and groups.
-struct Nothing;
+struct EmptySite;
 
-impl Vocabulary for Nothing {
+impl Vocabulary for EmptySite {
     fn is_role(&self, _: &str) -> bool {
         false
     }

@@ -39,30 +39,30 @@ fn mode(settings: &Settings) -> Result<Mode, SettingError> {
     mode.map_err(|error| settings.wrong("metadata.mode", error.to_string()))
 }
 
-/// `PARTITION/GROUP=MODE URL`, by commas; without a URL where the mode needs none.
+/// Parses `PARTITION/GROUP=MODE URL`, separated by commas; modes without a URL have none.
 fn groups(settings: &Settings) -> Result<Vec<(GroupKey, Mode)>, SettingError> {
-    let one = |text: &str| {
-        let wrong = |reason: String| settings.wrong("metadata.groups", reason);
-        let form = || wrong(format!("`{text}` is not PARTITION/GROUP=MODE URL"));
-        let (group, rest) = text.split_once('=').ok_or_else(form)?;
-        let mut words = rest.split_whitespace();
-        let (Some(mode), url, None) = (words.next(), words.next(), words.next()) else {
-            return Err(form());
-        };
-        let group = group.trim().parse::<GroupKey>().map_err(|error| wrong(error.to_string()))?;
-        let mode = Mode::parse(mode, url, settings.text("metadata.argument"));
-        let mode = mode.map_err(|error| {
-            let remedy = match error {
-                ParseModeError::NoUrl(_) => {
-                    "; write PARTITION/GROUP=MODE URL, since `metadata.url` is the site's alone"
-                }
-                _ => "",
-            };
-            wrong(format!("`{text}`: {error}{remedy}"))
-        })?;
-        Ok((group, mode))
+    settings.list("metadata.groups").map(|text| group(settings, text)).collect()
+}
+
+fn group(settings: &Settings, text: &str) -> Result<(GroupKey, Mode), SettingError> {
+    let wrong = |reason: String| settings.wrong("metadata.groups", reason);
+    let form = || wrong(format!("`{text}` is not PARTITION/GROUP=MODE URL"));
+    let (group, rest) = text.split_once('=').ok_or_else(form)?;
+    let mut words = rest.split_whitespace();
+    let (Some(mode), url, None) = (words.next(), words.next(), words.next()) else {
+        return Err(form());
     };
-    settings.list("metadata.groups").map(one).collect()
+    let group = group.trim().parse::<GroupKey>().map_err(|error| wrong(error.to_string()))?;
+    let mode = Mode::parse(mode, url, settings.text("metadata.argument")).map_err(|error| {
+        let remedy = match error {
+            ParseModeError::NoUrl(_) => {
+                "; write PARTITION/GROUP=MODE URL: groups do not use `metadata.url`"
+            }
+            _ => "",
+        };
+        wrong(format!("`{text}`: {error}{remedy}"))
+    })?;
+    Ok((group, mode))
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ const SAME: [(&str, &str); 5] = [
 const SECONDS: [(&str, &str); 2] =
     [("BSS_RETRY_DELAY", "boot.retry_delay"), ("BSS_HSM_RETRIEVAL_DELAY", "boot.ask_delay")];
 
+const CHAIN_BASE: &str = "boot.chain_base";
+
 /// The parts of the URL where machines ask again, with BSS's defaults.
 const CHAIN: [(&str, &str); 3] = [
     ("BSS_CHAIN_PROTO", "https"),
@@ -35,17 +37,19 @@ const OTHER_DATABASE: &str = "hoist does not open BSS's database; \
     copy its boot parameters with `hoist boot import-bss`, and say `store` for hoist's own";
 
 /// Prefixes of variables of BSS that hoist does not use, and the remedy.
-const LEFT: [(&str, &str); 8] = [
+const LEFT: [(&str, &str); 9] = [
     ("BSS_OAUTH2_", "give the token for SMD with `import.token_file`"),
     ("BSS_USESQL", OTHER_DATABASE),
     ("BSS_DB", OTHER_DATABASE),
     ("ETCD_HOST", OTHER_DATABASE),
     ("ETCD_PORT", OTHER_DATABASE),
+    ("ETCD_RETRY_", OTHER_DATABASE),
     ("DATASTORE_BASE", OTHER_DATABASE),
     ("NFD_URL", "not needed: hoist reads its source by itself, and `/boot/v1/scn` works without"),
     ("BSS_", "hoist has no counterpart"),
 ];
 
+const EMPTY: &str = "it is empty";
 const INCOMPLETE_S3: &str = "needs S3_ENDPOINT, S3_ACCESS_KEY and S3_SECRET_KEY together";
 const NO_CHAIN_SERVER: &str = "BSS_IPXE_SERVER is empty, so the host of the request is used";
 
@@ -63,6 +67,9 @@ impl Settings {
     pub(crate) fn read_bss(&mut self, environment: &BTreeMap<String, String>) -> Takeover {
         let given = |name: &str| environment.get(name).filter(|value| !value.is_empty());
         let mut left = left(environment);
+        let read = SAME.iter().chain(&SECONDS).map(|(name, _)| *name).chain(["HSM_URL"]);
+        let empty = read.filter(|name| environment.get(*name).is_some_and(String::is_empty));
+        left.extend(empty.map(|name| (name.to_owned(), EMPTY)));
         for (name, key) in SAME {
             if let Some(value) = given(name) {
                 self.take_over(key, name, value.clone());
@@ -83,8 +90,9 @@ impl Settings {
         }
         if S3_KEYS.iter().all(|name| given(name).is_some()) && given("S3_ENDPOINT").is_some() {
             for (name, key) in S3 {
-                if let Some(value) = given(name) {
-                    self.take_over(key, name, value.clone());
+                match given(name) {
+                    Some(value) => self.take_over(key, name, value.clone()),
+                    None => left.extend(present(environment, &[name], EMPTY)),
                 }
             }
         } else {
@@ -97,8 +105,14 @@ impl Settings {
             Origin::Bss(name) if environment.contains_key(*name) => Some((*name, key)),
             _ => None,
         });
+        let mut taken: Vec<_> = taken.filter(|(_, key)| *key != CHAIN_BASE).collect();
+        if matches!(self.0.get(CHAIN_BASE), Some((_, Origin::Bss(_)))) {
+            let parts = CHAIN.iter().filter(|(name, _)| environment.contains_key(*name));
+            taken.extend(parts.map(|(name, _)| (*name, CHAIN_BASE)));
+        }
+        taken.sort_unstable();
         left.sort();
-        Takeover { taken: taken.collect(), left }
+        Takeover { left, taken }
     }
 
     /// BSS has defaults for each part; an empty server means the one that the machine asked.
@@ -111,7 +125,7 @@ impl Settings {
         let [proto, server, prefix] =
             CHAIN.map(|(name, default)| environment.get(name).map_or(default, String::as_str));
         if !server.is_empty() {
-            self.take_over("boot.chain_base", named, format!("{proto}://{server}{prefix}"));
+            self.take_over(CHAIN_BASE, named, format!("{proto}://{server}{prefix}"));
         }
         !server.is_empty()
     }
@@ -345,5 +359,31 @@ mod tests {
         assert_eq!(names, expected);
         let reasons: String = ignored.iter().map(|(_, reason)| reason.as_str()).collect();
         assert!(reasons.contains("HOIST_LISTEN") && !reasons.contains("hunter"), "{reasons}");
+    }
+
+    #[test]
+    fn empty_variables_and_all_parts_of_a_replaced_url_are_named() {
+        let mut settings = Settings::new();
+        let takeover = settings.read_bss(&environment(&[
+            ("BSS_RETRY_DELAY", ""),
+            ("HSM_URL", ""),
+            ("SPIRE_TOKEN_URL", ""),
+            ("ETCD_RETRY_COUNT", "10"),
+            ("S3_ENDPOINT", "http://rgw"),
+            ("S3_REGION", ""),
+            ("S3_ACCESS_KEY", "a"),
+            ("S3_SECRET_KEY", "b"),
+            ("BSS_CHAIN_PROTO", "http"),
+            ("BSS_IPXE_SERVER", "h"),
+            ("BSS_GW_URI", "/x"),
+        ]));
+        let own = environment(&[("HOIST_BOOT_CHAIN_BASE", "http://other")]);
+        settings.read_environment(|name| own.get(name).cloned());
+        settings.settle_bss();
+        let ignored = takeover.ignored(&settings);
+        let names: Vec<&str> = ignored.iter().map(|(name, _)| name.as_str()).collect();
+        let empty = ["BSS_RETRY_DELAY", "ETCD_RETRY_COUNT", "HSM_URL", "S3_REGION"];
+        let parts = ["SPIRE_TOKEN_URL", "BSS_CHAIN_PROTO", "BSS_GW_URI", "BSS_IPXE_SERVER"];
+        assert_eq!(names, [empty, parts].concat());
     }
 }

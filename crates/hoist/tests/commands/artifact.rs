@@ -94,13 +94,13 @@ struct Relay {
 }
 
 #[derive(Clone, Copy)]
-enum Then {
+enum RelayFailure {
     Cut,
     Stall,
 }
 
 impl Relay {
-    async fn to(target: SocketAddr, most: u64, then: Then) -> Self {
+    async fn to(target: SocketAddr, most: u64, then: RelayFailure) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let addr = listener.local_addr().expect("it is bound");
         let passed = Arc::new(AtomicU64::new(0));
@@ -132,7 +132,13 @@ struct Counts {
     asked: Arc<AtomicU64>,
 }
 
-async fn relay(client: TcpStream, target: SocketAddr, most: u64, then: Then, counts: Counts) {
+async fn relay(
+    client: TcpStream,
+    target: SocketAddr,
+    most: u64,
+    then: RelayFailure,
+    counts: Counts,
+) {
     let server = TcpStream::connect(target).await.expect("the controller listens");
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
@@ -153,8 +159,8 @@ async fn relay(client: TcpStream, target: SocketAddr, most: u64, then: Then, cou
             left = left.saturating_sub(count as u64);
         }
         match then {
-            Then::Cut => Ok(()),
-            Then::Stall => std::future::pending::<std::io::Result<()>>().await,
+            RelayFailure::Cut => Ok(()),
+            RelayFailure::Stall => std::future::pending::<std::io::Result<()>>().await,
         }
     };
     tokio::select! {
@@ -208,7 +214,7 @@ async fn killed_upload_resumes_where_it_stopped() {
     let size = 16 * MIB;
     let half = 8 * MIB;
     let image = site.file("image.squashfs", size);
-    let stalling = Relay::to(site.addr(), half as u64, Then::Stall).await;
+    let stalling = Relay::to(site.addr(), half as u64, RelayFailure::Stall).await;
     let token = site.data_dir.join("admin.token").display().to_string();
     let url = stalling.url();
     let words = ["artifact", "add", &image, "--server", &url, "--token-file", &token];
@@ -221,7 +227,7 @@ async fn killed_upload_resumes_where_it_stopped() {
     drop(stalling);
 
     // The controller notices that it is alone; the second upload waits for that.
-    let counting = Relay::to(site.addr(), u64::MAX, Then::Cut).await;
+    let counting = Relay::to(site.addr(), u64::MAX, RelayFailure::Cut).await;
     let url = counting.url();
     let words = ["artifact", "add", &image, "--server", &url, "--token-file", &token];
     site.ends(Exit::Done, &words).await;
@@ -237,7 +243,7 @@ async fn killed_upload_resumes_where_it_stopped() {
 async fn upload_resumes_by_itself_after_a_broken_connection() {
     let site = Site::start().await;
     let image = site.file("image", 10 * MIB);
-    let cutting = Relay::to(site.addr(), 6 * MIB as u64, Then::Cut).await;
+    let cutting = Relay::to(site.addr(), 6 * MIB as u64, RelayFailure::Cut).await;
     let token = site.data_dir.join("admin.token").display().to_string();
     let url = cutting.url();
     let words = ["artifact", "add", &image, "--server", &url, "--token-file", &token];
@@ -338,13 +344,13 @@ async fn foreign_partial_upload_is_started_anew() {
 async fn upload_waits_for_one_that_may_be_alive() {
     let site = Site::start().await;
     let image = site.file("image", 8 * MIB);
-    let stalling = Relay::to(site.addr(), 4 * MIB as u64, Then::Stall).await;
+    let stalling = Relay::to(site.addr(), 4 * MIB as u64, RelayFailure::Stall).await;
     let token = site.data_dir.join("admin.token").display().to_string();
     let url = stalling.url();
     let words = ["artifact", "add", &image, "--server", &url, "--token-file", &token];
     let mut first = site.command(&words).kill_on_drop(true).spawn().expect("it starts");
     eventually_async("some of the upload is there", async || !site.files("parts").is_empty()).await;
-    let counting = Relay::to(site.addr(), u64::MAX, Then::Cut).await;
+    let counting = Relay::to(site.addr(), u64::MAX, RelayFailure::Cut).await;
     let url = counting.url();
     let again = ["artifact", "add", &image, "--server", &url, "--token-file", &token];
     let second = site.ends(Exit::Done, &again);

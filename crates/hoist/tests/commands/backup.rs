@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use hoist_testkit::controller_process::Controller;
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::stores::fresh_name;
 
@@ -23,8 +24,8 @@ fn hoist(dir: &Path, args: &[&str]) -> Output {
 /// Standard output of a command that ends with this code.
 fn ends(dir: &Path, code: i32, args: &[&str]) -> String {
     let ended = hoist(dir, args);
-    let (out, err) =
-        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let out = String::from_utf8_lossy(&ended.stdout);
+    let err = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(code), "{args:?}\n{out}\n{err}");
     if code == 0 { out.into_owned() } else { format!("{out}{err}") }
 }
@@ -143,4 +144,79 @@ fn keys_are_checked_before_anything_is_written() {
     let said = ends(scratch.path(), 2, &["backup", "create", "--out", out, "--recipient", secret]);
     assert!(said.contains("public part") && !said.contains("KETTLE"), "{said}");
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+}
+
+/// The command in a note after a restore.
+fn start_command(restored: &Output) -> String {
+    let told = String::from_utf8_lossy(&restored.stderr);
+    let command = told.split("start it with `").nth(1).and_then(|rest| rest.split('`').next());
+    command.unwrap_or_else(|| panic!("{told}")).to_owned()
+}
+
+#[test]
+fn restore_names_the_command_that_serves_the_site() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [one, two, three] = ["one", "two", "three"].map(|name| scratch.path().join(name));
+    let file = scratch.path().join("site.backup").display().to_string();
+    let server = Server::start(&one);
+    ends(&one, 0, &["node", "add", "n1"]);
+    ends(&one, 0, &["backup", "create", "--out", &file, "--no-encryption"]);
+    server.stop();
+    let restored = hoist(&two, &["backup", "restore", &file]);
+    assert_eq!(start_command(&restored), format!("hoist serve --data-dir {}", two.display()));
+    let store = EtcdServer::shared().url(&fresh_name());
+    let restored = hoist(&three, &["backup", "restore", &file, "--store", &store]);
+    let command = start_command(&restored);
+    let expected = format!("hoist serve --data-dir {} --store {store}", three.display());
+    assert_eq!(command, expected);
+    // Without the store in the command, an empty site would be served.
+    let served = Controller::start(&three, &["--store", &store]);
+    assert_eq!(served.nodes(), ["n1"]);
+}
+
+#[test]
+fn watch_of_nodes_starts_again_after_a_restore() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [one, two] = ["one", "two"].map(|name| scratch.path().join(name));
+    let file = scratch.path().join("site.backup").display().to_string();
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = unused.local_addr().unwrap().port();
+    drop(unused);
+    let controller = Controller::start_on(port, &one, &[]);
+    controller.does(&["node", "add", "n1"]);
+    controller.does(&["backup", "create", "--out", &file, "--no-encryption"]);
+    controller.does(&["node", "add", "n2"]);
+
+    let mut watch = Server(
+        Command::new(env!("CARGO_BIN_EXE_hoist"))
+            .args(["node", "list", "--watch", "-o", "json"])
+            .env_clear()
+            .env("HOIST_DATA_DIR", &one)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
+    let mut lines = lines.map(|line| {
+        let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        (line["type"].as_str().unwrap().to_owned(), line)
+    });
+    let mut next = || lines.find(|(kind, _)| kind != "bookmark").unwrap();
+    let names = [next(), next()].map(|(_, line)| line["node"]["name"].clone());
+    assert_eq!(names, ["n1", "n2"]);
+
+    controller.terminate();
+    let restored = hoist(&two, &["backup", "restore", &file]);
+    assert!(restored.status.success(), "{restored:?}");
+    // The watcher goes on with the token that it has.
+    std::fs::copy(one.join("admin.token"), two.join("admin.token")).unwrap();
+    let controller = Controller::start_on(port, &two, &[]);
+    let (kind, gone) = next();
+    assert_eq!(kind, "delete", "the node that the backup does not have: {gone}");
+    let (kind, line) = next();
+    assert_eq!((kind.as_str(), &line["node"]["name"]), ("put", &"n1".into()), "{line}");
+    controller.does(&["node", "add", "n3"]);
+    let (kind, line) = next();
+    assert_eq!((kind.as_str(), &line["node"]["name"]), ("put", &"n3".into()), "{line}");
 }

@@ -243,8 +243,27 @@ async fn node_boot_decisions_are_set_by_commands() {
     site.does(&["boot", "set", "node:n2", "install", "--reinstall"]).await;
     assert!(site.machine("mac=52:54:00:00:00:02").await.contains("http://k/installer"));
 
+    site.does(&["boot", "set", "-l", "node:n1", "hold"]).await;
+    assert_eq!(site.does(&["boot", "state", "-l", "node:n1", "-o", "name"]).await, "n1\n");
+    assert!(site.machine("mac=52:54:00:00:00:01").await.contains("held"));
+    site.does(&["boot", "set", "auto", "-l", "node:n1"]).await;
+    let (audit, _) = site.ends(Exit::Done, &["audit", "list"]).await;
+    assert!(audit.contains("(mode, reason: new DIMM)"), "{audit}");
+
+    // There is no profile, so a start is refused, for the same nodes with and without `-l`.
+    let start = |nodes: &[&'static str]| [&["provision", "start"], nodes, &["--dry-run"]].concat();
+    let (_, by_word) = site.ends(Exit::Refused, &start(&["node:n1"])).await;
+    let (_, by_flag) = site.ends(Exit::Refused, &start(&["-l", "node:n1"])).await;
+    assert_eq!(by_word, by_flag);
+    assert!(by_flag.contains("n1") && !by_flag.contains("n2"), "{by_flag}");
+
     for (words, exit) in [
-        (&["boot", "set", "node:n1"][..], Exit::Usage),
+        (&["boot", "set", "node:n2", "hold", "-l", "node:n1"][..], Exit::Usage),
+        (&["boot", "set", "-l", "node:n1"], Exit::Usage),
+        (&["boot", "state", "node:n2", "-l", "node:n1"], Exit::Usage),
+        (&["provision", "start", "node:n2", "-l", "node:n1"], Exit::Usage),
+        (&["provision", "start"], Exit::Usage),
+        (&["boot", "set", "node:n1"], Exit::Usage),
         (&["boot", "set", "node:n1", "reboot"], Exit::Usage),
         (&["boot", "set", "(", "hold"], Exit::Usage),
         (&["boot", "set", "node:n9", "hold"], Exit::Failed),

@@ -26,9 +26,9 @@ fn printed(environment: &[(&str, &str)], more: &[&str]) -> String {
 }
 
 /// Ends with the test, also with one that fails.
-struct Running(Child);
+struct ChildGuard(Child);
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -112,7 +112,7 @@ fn controller_with_bss_environment_answers_as_bss_did() {
     .stderr(Stdio::piped())
     .spawn()
     .expect("the program starts");
-    let mut running = Running(child);
+    let mut running = ChildGuard(child);
     let mut first = String::new();
     let mut out = BufReader::new(running.0.stdout.take().expect("piped"));
     out.read_line(&mut first).expect("it says where it listens");

@@ -197,6 +197,39 @@ fn controller_with_another_key_is_refused_until_adopted() {
 }
 
 #[test]
+fn prepared_controller_starts_beside_the_first() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let scratch = tempfile::tempdir().unwrap();
+    let url = EtcdServer::shared().url(&fresh_name());
+    let [one, two, foreign] = ["one", "two", "foreign"].map(|name| scratch.path().join(name));
+    let key = one.join("ca/site.key").display().to_string();
+    let join = |dir: &std::path::Path, key: &str, more: &[&str]| {
+        let words = [&["db", "join", "--store", &url, "--site-key", key], more].concat();
+        let done = hoist(dir, &words);
+        (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    };
+    let early = scratch.path().join("early.key");
+    fs_err::write(&early, [7; 32]).unwrap();
+    let early = early.display().to_string();
+    assert!(join(&two, &early, &[]).1.contains("no controller has started"));
+    let first = Controller::start(&one, &["--store", &url]);
+    let (code, said) = join(&foreign, &early, &[]);
+    assert!(code == Some(3) && said.contains("not the one"), "{code:?} {said}");
+    assert!(!foreign.exists(), "nothing is left of it");
+    assert_eq!(join(&two, &key, &["--dry-run"]).0, Some(20));
+    for _ in 0..2 {
+        assert_eq!(join(&two, &key, &[]), (Some(0), String::new()));
+    }
+    let mode = fs_err::metadata(two.join("ca/site.key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let second = Controller::start(&two, &["--store", &url]);
+    first.does(&["node", "add", "n1"]);
+    eventually("second controller has the node", || second.nodes() == ["n1"]);
+    assert!(join(&two, &key, &[]).0 != Some(0), "its directory is in use");
+}
+
+#[test]
 fn store_outage_may_span_a_restart() {
     let scratch = tempfile::tempdir().unwrap();
     let data_dir = scratch.path().join("data");

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use hoist_model::Exit;
 use hoist_server::controller::{Config, Controller};
 use hoist_server::metadata::Mode;
+use hoist_testkit::controller_process::Controller as ControllerProcess;
+use hoist_testkit::eventually;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -108,6 +110,12 @@ async fn enroll_writes_a_token_that_only_its_owner_reads() {
     assert!(!told.contains(token.trim()), "{told}");
     assert_eq!(fs_err::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
     site.ends(Exit::Refused, &["provision", "enroll", "n1", "--out", &path]).await;
+    let by_selector = ["provision", "unenroll", "-l", "node:n1"];
+    let dry_run = [&by_selector[..], &["--dry-run"]].concat();
+    let (text, _) = site.ends(Exit::WouldChange, &dry_run).await;
+    assert_eq!(text, "would unenroll node n1\n");
+    site.does(&by_selector).await;
+    assert_eq!(site.does(&["provision", "enrollments", "-o", "name"]).await, "");
     let printed = site.does(&["provision", "enroll", "n1"]).await;
     assert_ne!(printed, token, "each enrollment has its own");
     let enrolled: Value =
@@ -228,6 +236,12 @@ async fn failing_layer_is_refused_with_its_place() {
 async fn metadata_example_applies() {
     let site = Site::start().await;
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/metadata/site.yaml");
+    let lone = site.file(
+        "lone.yaml",
+        "api: hoist/v1\nkind: MetadataLayer\nname: lone\nspec: {selector: 'group:gpu'}\n",
+    );
+    let (_, told) = site.ends(Exit::Usage, &["apply", "-f", &lone]).await;
+    assert!(told.contains("group `gpu` does not exist"), "{told}");
     site.does(&["apply", "-f", example]).await;
     let text = site.does(&["metadata", "render", "n1"]).await;
     assert!(text.contains("#cloud-config"), "{text}");
@@ -272,4 +286,37 @@ async fn seed_and_config_drive_are_there_for_other_boot_loaders() {
     site.ends(Exit::Refused, &drive).await;
     site.ends(Exit::Failed, &["metadata", "seed", "n9"]).await;
     site.controller.stop().await;
+}
+
+#[test]
+fn failing_layer_is_in_status_and_metrics() {
+    let dir = tempfile::tempdir().expect("a directory for temporary files");
+    let controller = ControllerProcess::start(&dir.path().join("data"), &[]);
+    let token = controller.admin_token();
+    // No request for the readiness comes before those for metrics.
+    let gauge = |name: &str| {
+        let metrics = controller.ask("GET", "/metrics", Some(&token), "").body;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.trim().parse::<f64>().ok())
+    };
+    eventually("free space is measured", || gauge("hoist_data_disk_free_bytes") > Some(0.0));
+    assert_eq!(gauge("hoist_metadata_failing_nodes"), Some(0.0));
+
+    controller.does(&["node", "add", "n1", "--label", "rack=7"]);
+    let file = dir.path().join("rack.yaml");
+    let layer = "api: hoist/v1\nkind: MetadataLayer\nname: rack\nspec:\n  selector: node:n1\n  \
+                 user_data: {motd: '{{ node.labels.rack }}'}\n";
+    fs_err::write(&file, layer).expect("a file can be written");
+    controller.does(&["apply", "-f", &file.display().to_string()]);
+    controller.does(&["status"]);
+    controller.does(&["node", "set", "n1", "--label", "rack-"]);
+    let argument = controller.does(&["metadata", "seed", "n1"]);
+    let path = argument.split("/meta/v1").nth(1).and_then(|rest| rest.split(';').next());
+    let path = format!("/meta/v1{}user-data", path.expect("the path of a seed"));
+    assert_eq!(controller.get(&path).status, 200);
+    eventually("failing node is counted", || gauge("hoist_metadata_failing_nodes") == Some(1.0));
+    let status = controller.hoist(&["status"]);
+    let told = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert_eq!(status.status.code(), Some(Exit::Degraded.code().into()), "{told}");
+    assert!(told.contains("metadata layers fail for 1 nodes"), "{told}");
 }

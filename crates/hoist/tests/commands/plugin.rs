@@ -44,9 +44,9 @@ fn generated_plug_ins_keep_all_rules_in_every_language() {
         ends(&hoist(&words), Exit::Done);
         let report = ends(&hoist(&["plugin", "check", text(&path), "-o", "json"]), Exit::Done);
         let report: Value = serde_json::from_str(&report).unwrap();
-        let findings = report["findings"].as_array().unwrap();
-        assert!(findings.iter().all(|found| found["verdict"] == "followed"), "{report:#}");
-        assert!(findings.iter().any(|found| found["rule"] == "undo"), "{report:#}");
+        let results = report["results"].as_array().unwrap();
+        assert!(results.iter().all(|found| found["verdict"] == "followed"), "{report:#}");
+        assert!(results.iter().any(|found| found["rule"] == "undo"), "{report:#}");
         ends(&hoist(&words), Exit::Failed);
     }
 }
@@ -192,9 +192,9 @@ fn disk_examples_keep_all_rules_that_need_no_disk() {
         let path = examples.join(name);
         let report = ends(&hoist(&["plugin", "check", text(&path), "-o", "json"]), Exit::Done);
         let report: Value = serde_json::from_str(&report).unwrap();
-        let findings = report["findings"].as_array().unwrap();
+        let results = report["results"].as_array().unwrap();
         for rule in ["validate", "contribute", "plan", "verbs"] {
-            let found = findings.iter().find(|found| found["rule"] == rule).unwrap();
+            let found = results.iter().find(|found| found["rule"] == rule).unwrap();
             assert_eq!(found["verdict"], "followed", "{report:#}");
         }
     }

@@ -106,6 +106,8 @@ async fn documents_are_applied_shown_changed_and_removed() {
     site.does(&["diff", "-f", &site.file("all.yaml", &yaml)]).await;
     let one = site.does(&["export", "node:n2", "-o", "name"]).await;
     assert_eq!(one, "Node/n2\n");
+    assert_eq!(site.does(&["export", "-l", "node:n2", "-o", "name"]).await, one);
+    site.ends(Exit::Usage, &["export", "node:n1", "-l", "node:n2"]).await;
 
     let told = site.ends(Exit::Usage, &["delete", "node/n2", "node/n9"]).await;
     assert_eq!(told, "error: Node n9: it does not exist\n");

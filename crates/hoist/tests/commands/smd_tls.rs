@@ -83,3 +83,23 @@ fn refresh_reads_the_own_source_and_says_what_changed() {
     assert_eq!(other.status.code(), Some(Exit::Refused.code().into()), "{told}");
     assert!(told.contains("hoist refresh"), "{told}");
 }
+
+#[test]
+fn alarm_of_the_own_source_is_reported_and_forced() {
+    let smd = TlsSmd::start();
+    let controller = smd.controller(&[], &["--inventory", &smd.smd.url()]);
+    imports_all(&controller);
+    smd.smd.edit(|set| (0..2).for_each(|n| set.remove(n)));
+    controller.does(&["refresh"]);
+    for words in [&["refresh"][..], &["status"]] {
+        let alarmed = controller.hoist(words);
+        let told = [alarmed.stdout, alarmed.stderr].concat();
+        let told = String::from_utf8_lossy(&told).into_owned();
+        assert_eq!(alarmed.status.code(), Some(Exit::Degraded.code().into()), "{words:?}: {told}");
+        assert!(told.contains("2 of 4 nodes are gone"), "{words:?}: {told}");
+        assert!(told.contains("run `hoist refresh --force`"), "{words:?}: {told}");
+    }
+    let told = controller.does(&["refresh", "--force"]);
+    assert!(told.contains("2 removed"), "{told}");
+    controller.does(&["status"]);
+}

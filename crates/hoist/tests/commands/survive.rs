@@ -21,9 +21,9 @@ const SCRIPT: &str = "/boot/v1/bootscript";
 const PARAMETERS: &str = "/boot/v1/bootparameters";
 const HISTORY: &str = "/boot/v1/endpoint-history?endpoint=bootscript";
 
-/// The faults of a test.
+/// What fails during a test.
 #[derive(Debug, Clone, Copy)]
-struct Trouble {
+struct Outage {
     store: Option<Store>,
     smd_hangs: bool,
 }
@@ -68,22 +68,22 @@ impl Site {
         Controller::start(&self.data_dir(), &more)
     }
 
-    fn begin(&self, trouble: Trouble) {
-        if trouble.smd_hangs {
+    fn begin(&self, outage: Outage) {
+        if outage.smd_hangs {
             self.smd.set_mode(Mode::Hang);
             let before = self.smd.requests();
             eventually("importer hangs", || self.smd.requests() > before);
         }
-        match trouble.store {
+        match outage.store {
             Some(Store::Stopped) => self.etcd.stop(),
             Some(Store::Hanging) => self.etcd.freeze(),
             None => {}
         }
     }
 
-    fn end(&self, trouble: Trouble) {
+    fn end(&self, outage: Outage) {
         self.smd.set_mode(Mode::Normal);
-        match trouble.store {
+        match outage.store {
             Some(Store::Stopped) => self.etcd.resume(),
             Some(Store::Hanging) => self.etcd.thaw(),
             None => {}
@@ -158,34 +158,34 @@ fn storage_says(controller: &Controller) -> (u16, bool) {
     (answer.status, answer.body.contains(r#""status":"connected""#))
 }
 
-/// Everything that has to hold in the middle of trouble.
-fn goes_on(controller: &Controller, trouble: Trouble, healthy: &Scripts) {
+/// Everything that has to hold in the middle of outage.
+fn goes_on(controller: &Controller, outage: Outage, healthy: &Scripts) {
     let now = std::thread::scope(|scope| {
-        if trouble.smd_hangs {
+        if outage.smd_hangs {
             // In BSS this makes every client wait too.
             scope.spawn(|| controller.ask("POST", "/boot/v1/hosts", None, ""));
         }
         scripts(controller)
     });
-    assert_eq!(now.texts, healthy.texts, "{trouble:?}");
+    assert_eq!(now.texts, healthy.texts, "{outage:?}");
     // A request that waits for the store or for SMD takes seconds.
     let allowed = healthy.slowest * 10 + Duration::from_millis(500);
-    assert!(now.slowest < allowed, "{trouble:?}: {:?} after {:?}", now.slowest, healthy.slowest);
-    assert_eq!(controller.nodes().len(), NODES as usize, "{trouble:?}");
+    assert!(now.slowest < allowed, "{outage:?}: {:?} after {:?}", now.slowest, healthy.slowest);
+    assert_eq!(controller.nodes().len(), NODES as usize, "{outage:?}");
 
-    if trouble.store.is_none() {
+    if outage.store.is_none() {
         assert_eq!(storage_says(controller), (200, true));
         let written = put(controller, "A-role-nobody-has", "http://images/other");
         assert_eq!(written.status, 200, "{written:?}");
         return;
     }
     let refused = put(controller, &SmdSet::xname(RECORDED), "http://images/never-written");
-    assert_eq!(refused.status, 503, "{trouble:?}: {refused:?}");
+    assert_eq!(refused.status, 503, "{outage:?}: {refused:?}");
     eventually("storage is reported as away", || storage_says(controller) == (500, false));
     assert_eq!(scripts(controller).texts, healthy.texts, "a refused write changed something");
 }
 
-fn outage(trouble: Trouble) {
+fn survive(outage: Outage) {
     let site = Site::new();
     let controller = site.start();
     fill(&controller, site.dir.path());
@@ -195,13 +195,13 @@ fn outage(trouble: Trouble) {
     assert!(of_its_own.contains("http://images/of-its-own"), "{of_its_own}");
     site.copy_is_current(revision(&controller));
 
-    site.begin(trouble);
-    goes_on(&controller, trouble, &healthy);
+    site.begin(outage);
+    goes_on(&controller, outage, &healthy);
     controller.kill();
     let controller = site.start();
-    goes_on(&controller, trouble, &healthy);
+    goes_on(&controller, outage, &healthy);
 
-    site.end(trouble);
+    site.end(outage);
     eventually("write succeeds again", || {
         put(&controller, &recorded, "http://images/after").status == 200
     });
@@ -221,17 +221,17 @@ fn outage(trouble: Trouble) {
 
 #[test]
 fn boots_go_on_while_the_store_is_stopped() {
-    outage(Trouble { store: Some(Store::Stopped), smd_hangs: false });
+    survive(Outage { store: Some(Store::Stopped), smd_hangs: false });
 }
 
 #[test]
 fn boots_go_on_while_smd_hangs() {
-    outage(Trouble { store: None, smd_hangs: true });
+    survive(Outage { store: None, smd_hangs: true });
 }
 
 #[test]
 fn boots_go_on_while_the_store_and_smd_hang() {
-    outage(Trouble { store: Some(Store::Hanging), smd_hangs: true });
+    survive(Outage { store: Some(Store::Hanging), smd_hangs: true });
 }
 
 /// When each node last asked, in seconds.

@@ -65,14 +65,14 @@ tasks:
 ";
 
 /// A directory with files, in which the program runs.
-struct Desk(tempfile::TempDir);
+struct Workdir(tempfile::TempDir);
 
-impl Desk {
+impl Workdir {
     fn new() -> Self {
-        let desk = Self(tempfile::tempdir().expect("a directory"));
-        desk.write("nodes.yaml", NODES);
-        desk.write("site.yaml", SITE);
-        desk
+        let workdir = Self(tempfile::tempdir().expect("a directory"));
+        workdir.write("nodes.yaml", NODES);
+        workdir.write("site.yaml", SITE);
+        workdir
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -127,8 +127,8 @@ fn names<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
 
 #[test]
 fn plan_from_files_lists_every_instance_edge_and_skip() {
-    let desk = Desk::new();
-    let plan = desk.json(&["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml"], Exit::Done);
+    let workdir = Workdir::new();
+    let plan = workdir.json(&["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml"], Exit::Done);
     let listing = &plan["listing"];
     let mut instances = names(&listing["instances"], "name");
     instances.sort_unstable();
@@ -149,18 +149,18 @@ fn plan_from_files_lists_every_instance_edge_and_skip() {
     assert_eq!(edges.len(), 5, "{edges:#?}");
     assert_eq!(plan["skips"][0]["instance"], "mail@n3");
     assert_eq!(plan["skips"][0]["reason"], "condition");
-    let again = desk.json(&["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml"], Exit::Done);
+    let again = workdir.json(&["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml"], Exit::Done);
     assert_eq!(plan["hash"], again["hash"], "the same files and nodes give the same plan");
     let set = ["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml", "--set", "mail=true"];
-    assert!(desk.json(&set, Exit::Done)["skips"].is_null());
+    assert!(workdir.json(&set, Exit::Done)["skips"].is_null());
 }
 
 #[test]
 fn plan_selection_works_as_with_a_controller() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let plan = |more: &[&str], exit| {
         let words = ["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml"];
-        desk.json(&[&words[..], more].concat(), exit)
+        workdir.json(&[&words[..], more].concat(), exit)
     };
     let part = plan(&["--tasks", "+web-start", "--set", "mail=true"], Exit::Done);
     assert_eq!(names(&part["skips"], "instance"), ["mail@n3"]);
@@ -177,32 +177,32 @@ fn plan_selection_works_as_with_a_controller() {
 
 #[test]
 fn invalid_nodes_are_reported_first() {
-    let desk = Desk::new();
-    let plan = |exit| desk.ends(&["deploy", "plan", "site.yaml", "--nodes", "x.yaml"], exit);
+    let workdir = Workdir::new();
+    let plan = |exit| workdir.ends(&["deploy", "plan", "site.yaml", "--nodes", "x.yaml"], exit);
     assert!(plan(Exit::Failed).contains("x.yaml"));
-    desk.write("x.yaml", &format!("{NODES}---\napi: hoist/v1\nkind: Node\nname: n1\n"));
+    workdir.write("x.yaml", &format!("{NODES}---\napi: hoist/v1\nkind: Node\nname: n1\n"));
     assert!(plan(Exit::Usage).contains("the node `n1` is twice"));
-    desk.write("x.yaml", "api: hoist/v1\nkind: Node\nname: n1\nspec: {rol: web}\n");
+    workdir.write("x.yaml", "api: hoist/v1\nkind: Node\nname: n1\nspec: {rol: web}\n");
     assert!(plan(Exit::Usage).contains("role"));
-    desk.write("x.yaml", "api: hoist/v1\nkind: Partition\nname: p\n");
-    assert!(plan(Exit::Usage).contains("there is no enabled node"));
+    workdir.write("x.yaml", "api: hoist/v1\nkind: Partition\nname: p\n");
+    assert!(plan(Exit::Usage).contains("has no enabled node"));
 }
 
 #[test]
 fn valid_files_are_reported_as_valid() {
-    let desk = Desk::new();
-    let told = desk.ends(&["deploy", "lint", "site.yaml"], Exit::Done);
+    let workdir = Workdir::new();
+    let told = workdir.ends(&["deploy", "lint", "site.yaml"], Exit::Done);
     assert!(told.contains("2 roles, 4 tasks, 0 barriers: 0 errors, 0 warnings"), "{told}");
     let words = ["deploy", "lint", "site.yaml", "--nodes", "nodes.yaml", "--layouts", "--strict"];
-    let report = desk.json(&words, Exit::Done);
+    let report = workdir.json(&words, Exit::Done);
     assert_eq!((&report["good"], &report["tasks"]), (&true.into(), &4.into()));
-    desk.ends(&["deploy", "lint"], Exit::Usage);
+    workdir.ends(&["deploy", "lint"], Exit::Usage);
 }
 
 #[test]
 fn typo_in_a_key_is_drawn_with_a_suggestion() {
-    let desk = Desk::new();
-    let told = desk.lint(
+    let workdir = Workdir::new();
+    let told = workdir.lint(
         "hoist: 1\ntasks:\n  a:\n    on: \"*\"\n    reqires: [b]\n    run: none\n",
         &[],
         Exit::Usage,
@@ -215,7 +215,7 @@ fn typo_in_a_key_is_drawn_with_a_suggestion() {
 
 #[test]
 fn cycle_is_printed_with_the_declaration_behind_each_edge() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let text = "\
 hoist: 1
 tasks:
@@ -224,7 +224,7 @@ tasks:
   c: {on: web, requires: [b], run: none}
 ";
     for more in [&[][..], &["--nodes", "nodes.yaml"]] {
-        let told = desk.lint(text, more, Exit::Usage);
+        let told = workdir.lint(text, more, Exit::Usage);
         assert!(told.contains("error[E401]"), "{told}");
         for arrow in ["(requires a)", "(requires b)", "(requires c)"] {
             assert!(told.contains(arrow), "{told}");
@@ -237,7 +237,7 @@ tasks:
 
 #[test]
 fn cycle_of_some_layouts_is_found_without_nodes() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     // On nodes of their own the two never meet.
     let text = "\
 hoist: 1
@@ -246,48 +246,48 @@ tasks:
   a: {on: database, requires: [{task: b, optional: true}], run: none}
   b: {on: web, requires: [{task: a, optional: true}], run: none}
 ";
-    desk.lint(text, &["--nodes", "nodes.yaml"], Exit::Done);
-    let told = desk.lint(text, &["--nodes", "nodes.yaml", "--layouts"], Exit::Usage);
+    workdir.lint(text, &["--nodes", "nodes.yaml"], Exit::Done);
+    let told = workdir.lint(text, &["--nodes", "nodes.yaml", "--layouts"], Exit::Usage);
     assert!(told.contains("E401") && told.contains("layout: "), "{told}");
-    desk.lint(text, &[], Exit::Usage);
+    workdir.lint(text, &[], Exit::Usage);
 }
 
 #[test]
 fn unknown_name_is_reported_with_a_suggestion() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let text = "hoist: 1\ntasks:\n  install: {on: web, run: none}\n  a: {on: web, requires: [instal], run: none}\n";
-    let told = desk.lint(text, &[], Exit::Usage);
+    let told = workdir.lint(text, &[], Exit::Usage);
     assert!(told.contains("E301") && told.contains("did you mean `install`?"), "{told}");
     let text = "hoist: 1\ntasks:\n  a: {on: wbe, run: none}\n";
-    let told = desk.lint(text, &["--nodes", "nodes.yaml"], Exit::Usage);
+    let told = workdir.lint(text, &["--nodes", "nodes.yaml"], Exit::Usage);
     assert!(told.contains("E200") && told.contains("did you mean `web`?"), "{told}");
 }
 
 #[test]
 fn task_on_no_node_is_a_warning_or_with_strict_an_error() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let text = "hoist: 1\ntasks:\n  a: {on: \"label:rack=r9\", run: none}\n";
-    let told = desk.lint(text, &["--nodes", "nodes.yaml"], Exit::Done);
+    let told = workdir.lint(text, &["--nodes", "nodes.yaml"], Exit::Done);
     assert!(told.contains("warning[W201]: task `a` matches no node"), "{told}");
-    desk.lint(text, &["--nodes", "nodes.yaml", "--strict"], Exit::Usage);
+    workdir.lint(text, &["--nodes", "nodes.yaml", "--strict"], Exit::Usage);
 }
 
 #[test]
 fn contradicting_limits_are_errors() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let never = "hoist: 1\ntasks:\n  a: {on: web, at_once: 0, run: none}\n";
-    let told = desk.lint(never, &["--nodes", "nodes.yaml"], Exit::Usage);
+    let told = workdir.lint(never, &["--nodes", "nodes.yaml"], Exit::Usage);
     assert!(told.contains("E203") && told.contains("bad.yaml:3:"), "{told}");
     let more =
         "hoist: 1\nroles: {database: {tolerate: 5}}\ntasks:\n  a: {on: database, run: none}\n";
-    let told = desk.lint(more, &["--nodes", "nodes.yaml"], Exit::Usage);
+    let told = workdir.lint(more, &["--nodes", "nodes.yaml"], Exit::Usage);
     assert!(told.contains("E203") && told.contains("tolerates 5"), "{told}");
 }
 
 #[test]
 fn file_at_the_limit_is_read_and_a_larger_one_refused() {
     const LIMIT: usize = hoist_deploy::parse::MAX_BYTES;
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let filled = |bytes: usize| {
         let comment = format!("# {}\n", "x".repeat(97));
         let mut text = SITE.to_owned();
@@ -299,31 +299,31 @@ fn file_at_the_limit_is_read_and_a_larger_one_refused() {
         assert_eq!(text.len(), bytes);
         text
     };
-    desk.lint(&filled(LIMIT), &[], Exit::Done);
-    let told = desk.lint(&filled(LIMIT + 1), &[], Exit::Usage);
+    workdir.lint(&filled(LIMIT), &[], Exit::Done);
+    let told = workdir.lint(&filled(LIMIT + 1), &[], Exit::Usage);
     assert!(told.contains("E103") && told.contains("split it into several files"), "{told}");
 }
 
 #[test]
 fn binary_and_missing_files_are_reported() {
-    let desk = Desk::new();
-    fs_err::write(desk.path("bad.yaml"), b"hoist: \xff").expect("a file");
-    assert!(desk.ends(&["deploy", "lint", "bad.yaml"], Exit::Usage).contains("UTF-8"));
-    assert!(desk.ends(&["deploy", "lint", "none.yaml"], Exit::Failed).contains("none.yaml"));
+    let workdir = Workdir::new();
+    fs_err::write(workdir.path("bad.yaml"), b"hoist: \xff").expect("a file");
+    assert!(workdir.ends(&["deploy", "lint", "bad.yaml"], Exit::Usage).contains("UTF-8"));
+    assert!(workdir.ends(&["deploy", "lint", "none.yaml"], Exit::Failed).contains("none.yaml"));
 }
 
 #[test]
 fn drawings_have_every_format_and_overwrite_no_file() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let draw = |more: &[&str], exit| {
         let words = ["deploy", "graph", "site.yaml", "--nodes", "nodes.yaml"];
-        desk.ends(&[&words[..], more].concat(), exit)
+        workdir.ends(&[&words[..], more].concat(), exit)
     };
     assert!(draw(&[], Exit::Done).starts_with("digraph"));
     assert!(draw(&["--format", "mermaid"], Exit::Done).starts_with("flowchart"));
     draw(&["--format", "svg", "--out", "site.svg"], Exit::Done);
     assert!(
-        fs_err::read_to_string(desk.path("site.svg")).expect("it is there").starts_with("<svg")
+        fs_err::read_to_string(workdir.path("site.svg")).expect("it is there").starts_with("<svg")
     );
     assert!(draw(&["--format", "svg", "--out", "site.svg"], Exit::Refused).contains("--force"));
     draw(&["--format", "svg", "--out", "site.svg", "--force"], Exit::Done);
@@ -336,21 +336,21 @@ fn drawings_have_every_format_and_overwrite_no_file() {
     assert!(draw(&["--on", "nobody"], Exit::Usage).contains("E200"));
     draw(&["--on", "&&"], Exit::Usage);
     let words = ["deploy", "graph", "site.yaml", "--nodes", "nodes.yaml"];
-    assert!(desk.json(&words, Exit::Done)["vertices"].is_array());
-    desk.ends(&["deploy", "graph"], Exit::Usage);
+    assert!(workdir.json(&words, Exit::Done)["vertices"].is_array());
+    workdir.ends(&["deploy", "graph"], Exit::Usage);
 }
 
 #[test]
 fn simulated_run_ends_like_the_real_one() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let words = ["deploy", "simulate", "site.yaml", "--nodes", "nodes.yaml"];
-    let simulated = desk.json(&words, Exit::Done);
+    let simulated = workdir.json(&words, Exit::Done);
     assert_eq!(simulated["makespan_ms"], 3000);
     let way = names(&simulated["critical_path"], "name");
     assert_eq!(way.last(), Some(&"web-start@n3"));
     let with = |text: &str, exit| {
-        desk.write("with.yaml", text);
-        desk.ends(&[&words[..], &["--with", "with.yaml"]].concat(), exit)
+        workdir.write("with.yaml", text);
+        workdir.ends(&[&words[..], &["--with", "with.yaml"]].concat(), exit)
     };
     let slow = with("cases:\n- {steps: \"db-*\", takes_ms: 60000}\n", Exit::Done);
     assert!(slow.contains("succeeded after 1m02s"), "{slow}");
@@ -359,21 +359,21 @@ fn simulated_run_ends_like_the_real_one() {
     let unknown = with("cases:\n- {steps: \"dbstart\"}\n", Exit::Usage);
     assert!(unknown.contains("no step of the plan has the name `dbstart`"), "{unknown}");
     with("taks_ms: 1\n", Exit::Usage);
-    desk.write("bad.yaml", "hoist: 1\ntasks:\n  a: {on: web, requires: [b], run: none}\n");
-    desk.ends(&["deploy", "simulate", "bad.yaml", "--nodes", "nodes.yaml"], Exit::Usage);
+    workdir.write("bad.yaml", "hoist: 1\ntasks:\n  a: {on: web, requires: [b], run: none}\n");
+    workdir.ends(&["deploy", "simulate", "bad.yaml", "--nodes", "nodes.yaml"], Exit::Usage);
 }
 
 #[test]
 fn simulated_run_takes_the_declared_times() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let text = "hoist: 1\nroles: {database: {rollout: {canary: 1, pause_after_canary: 2h}}}\n\
                 tasks: {settle: {on: database, run: {wait: 30m}}}\n";
-    desk.write("waits.yaml", text);
+    workdir.write("waits.yaml", text);
     let words = ["deploy", "simulate", "waits.yaml", "--nodes", "nodes.yaml"];
-    assert_eq!(desk.json(&words, Exit::Done)["makespan_ms"], 3 * 60 * 60 * 1000);
-    desk.write("with.yaml", "takes_ms: 5\ncases:\n- {steps: \"pause*\", takes_ms: 60000}\n");
+    assert_eq!(workdir.json(&words, Exit::Done)["makespan_ms"], 3 * 60 * 60 * 1000);
+    workdir.write("with.yaml", "takes_ms: 5\ncases:\n- {steps: \"pause*\", takes_ms: 60000}\n");
     let with = [&words[..], &["--with", "with.yaml"]].concat();
-    assert_eq!(desk.json(&with, Exit::Done)["makespan_ms"], 61 * 60 * 1000);
+    assert_eq!(workdir.json(&with, Exit::Done)["makespan_ms"], 61 * 60 * 1000);
 }
 
 fn fixture() -> String {
@@ -383,12 +383,13 @@ fn fixture() -> String {
 
 #[test]
 fn fuel_tasks_become_a_readable_task_file() {
-    let desk = Desk::new();
+    let workdir = Workdir::new();
     let fuel = fixture();
-    let import =
-        |more: &[&str], exit| desk.json(&[&["deploy", "import-fuel", &fuel], more].concat(), exit);
+    let import = |more: &[&str], exit| {
+        workdir.json(&[&["deploy", "import-fuel", &fuel], more].concat(), exit)
+    };
     let dry = import(&["--dry-run"], Exit::WouldChange);
-    assert!(!desk.path("fuel.yaml").exists());
+    assert!(!workdir.path("fuel.yaml").exists());
     let words = ["--conditions", "true", "--set", "CLUSTER_ID=1", "--out", "fuel.yaml"];
     let told = import(&words, Exit::Done);
     assert_eq!((&told["tasks"], &told["barriers"]), (&187.into(), &6.into()));
@@ -397,58 +398,60 @@ fn fuel_tasks_become_a_readable_task_file() {
     };
     assert_eq!(codes(&told, "W-CONDITION"), codes(&dry, "W-CONDITION"), "they are told either way");
     assert!(codes(&told, "W-NEVER") >= 60, "{told:#}");
-    let report = desk.json(&["deploy", "lint", "fuel.yaml"], Exit::Done);
+    let report = workdir.json(&["deploy", "lint", "fuel.yaml"], Exit::Done);
     assert_eq!((&report["tasks"], &report["errors"]), (&187.into(), &0.into()));
-    let refused = desk.ends(&["deploy", "import-fuel", &fuel, "--out", "fuel.yaml"], Exit::Refused);
+    let refused =
+        workdir.ends(&["deploy", "import-fuel", &fuel, "--out", "fuel.yaml"], Exit::Refused);
     assert!(refused.contains("--force"), "{refused}");
-    let typo =
-        desk.ends(&["deploy", "import-fuel", &fuel, "--graph", "defalt", "--dry-run"], Exit::Usage);
+    let typo = workdir
+        .ends(&["deploy", "import-fuel", &fuel, "--graph", "defalt", "--dry-run"], Exit::Usage);
     assert!(typo.contains("did you mean `default`?"), "{typo}");
 }
 
 #[test]
 fn untranslated_conditions_are_decided_by_flag() {
-    let desk = Desk::new();
-    desk.write("a.yaml", "hoist: 1\ntasks:\n  a: {on: '*', run: none, when: {unknown: x}}\n");
+    let workdir = Workdir::new();
+    workdir.write("a.yaml", "hoist: 1\ntasks:\n  a: {on: '*', run: none, when: {unknown: x}}\n");
     let words = ["deploy", "plan", "a.yaml", "--nodes", "nodes.yaml"];
-    let refused = desk.ends(&words, Exit::Usage);
+    let refused = workdir.ends(&words, Exit::Usage);
     assert!(refused.contains("E602"), "{refused}");
     let skips = |decided: &str| {
-        let plan = desk.json(&[&words[..], &["--conditions", decided]].concat(), Exit::Done);
+        let plan = workdir.json(&[&words[..], &["--conditions", decided]].concat(), Exit::Done);
         plan["skips"].as_array().map_or(0, Vec::len)
     };
     assert_eq!(skips("true"), 0);
     assert!(skips("false") > 0);
-    desk.ends(&["deploy", "lint", "a.yaml"], Exit::Usage);
-    desk.ends(&["deploy", "lint", "a.yaml", "--conditions", "false"], Exit::Done);
+    workdir.ends(&["deploy", "lint", "a.yaml"], Exit::Usage);
+    workdir.ends(&["deploy", "lint", "a.yaml", "--conditions", "false"], Exit::Done);
 }
 
 #[test]
 fn fuel_tree_is_read_and_an_empty_one_refused() {
-    let desk = Desk::new();
-    fs_err::create_dir_all(desk.path("fuel/a/b")).expect("directories");
-    desk.ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage);
+    let workdir = Workdir::new();
+    fs_err::create_dir_all(workdir.path("fuel/a/b")).expect("directories");
+    workdir.ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage);
     let tasks = "\
 - {id: one, type: shell, version: 2.1.0, role: ['/.*/'], parameters: {cmd: 'true', timeout: 10}}
 - {id: two, type: shell, version: 2.1.0, role: ['/.*/'], requires: [one, three], parameters: {cmd: 'true', timeout: 10}}
 ";
-    desk.write("fuel/a/b/tasks.yaml", tasks);
-    let told = desk.json(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::WouldChange);
+    workdir.write("fuel/a/b/tasks.yaml", tasks);
+    let told = workdir.json(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::WouldChange);
     assert_eq!(told["tasks"], 2);
     let strict = ["deploy", "import-fuel", "fuel", "--strict", "--dry-run"];
-    assert!(desk.ends(&strict, Exit::Usage).contains("three"));
-    desk.write("fuel/a/b/tasks.yaml", "- {id: one, type: [\n");
+    assert!(workdir.ends(&strict, Exit::Usage).contains("three"));
+    workdir.write("fuel/a/b/tasks.yaml", "- {id: one, type: [\n");
     assert!(
-        desk.ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage)
+        workdir
+            .ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage)
             .contains("tasks.yaml")
     );
 }
 
 #[test]
 fn broken_expectations_are_named_and_runs_compared() {
-    let desk = Desk::new();
-    desk.write("hoist.toml", "[deploy]\nlocal = \"*\"\n");
-    desk.write(
+    let workdir = Workdir::new();
+    workdir.write("hoist.toml", "[deploy]\nlocal = \"*\"\n");
+    workdir.write(
         "site.yaml",
         "\
 hoist: 1
@@ -458,10 +461,10 @@ tasks:
   seen: {on: web, requires: [motd], run: {shell: \"true\"}}
 ",
     );
-    let text = |name: &str| desk.path(name).display().to_string();
+    let text = |name: &str| workdir.path(name).display().to_string();
     let site = text("site.yaml");
     let config = text("hoist.toml");
-    let controller = Controller::start(&desk.path("data"), &["--config", &config]);
+    let controller = Controller::start(&workdir.path("data"), &["--config", &config]);
     controller.does(&["apply", "-f", &text("nodes.yaml"), "--yes"]);
     let ends = |words: &[&str], exit: Exit| {
         let output = controller.hoist(&[&["deploy"], words].concat());
@@ -484,7 +487,7 @@ tasks:
     let vertices = drawn["vertices"].as_array().expect("a list");
     assert!(vertices.iter().all(|one| one.to_string().contains("done")), "{drawn:#}");
 
-    fs_err::write(desk.path("data/deploy/local/n3/motd"), "other").expect("a file");
+    fs_err::write(workdir.path("data/deploy/local/n3/motd"), "other").expect("a file");
     for of in [first.as_str(), &site] {
         let bad = ends(&["check", of], Exit::Failed);
         assert!(
@@ -506,11 +509,11 @@ tasks:
 
 #[test]
 fn fifo_as_a_task_file_is_refused() {
-    let desk = Desk::new();
-    let path = desk.path("fifo.yaml");
+    let workdir = Workdir::new();
+    let path = workdir.path("fifo.yaml");
     let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo of coreutils");
     assert!(made.success());
-    let output = desk.hoist(&["deploy", "lint", "fifo.yaml"]);
+    let output = workdir.hoist(&["deploy", "lint", "fifo.yaml"]);
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.contains("`fifo.yaml` is a FIFO, not a file"), "{told}");

@@ -2,6 +2,7 @@
 //! controller of the same store. With real processes.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use hoist_testkit::controller_process::{Controller, share_key};
 use hoist_testkit::etcd::EtcdServer;
@@ -13,6 +14,9 @@ use serde_json::Value;
 const NODES: &str = "api: hoist/v1\nkind: Node\nname: far1\nspec: {interfaces: \
     [{name: eth0, mac: '02:00:00:00:00:01', addresses: [127.0.0.1/8]}]}\n";
 
+/// How soon another controller has the runs of a killed one.
+const TAKEOVER: Duration = Duration::from_secs(10);
+
 /// The second waits for a file, and none may be done twice.
 const TASKS: &str = "hoist: 1
 tasks:
@@ -21,7 +25,7 @@ tasks:
     on: '*'
     requires: [first]
     repeat: never
-    run: {shell: 'echo x >> $HOME/slow; until test -e $HOME/go; do sleep 0.1; done; echo the end'}
+    run: {shell: 'echo x >> $HOME/slow; until test -e $HOME/go; do sleep 0.1; done; echo the end; touch $HOME/over'}
   last: {on: '*', requires: [slow], repeat: never, run: {shell: 'echo x >> $HOME/last'}}
 ";
 
@@ -104,8 +108,7 @@ fn remote_task_survives_a_killed_controller() {
     let run = far.begin(&controller);
     controller.kill();
     fs_err::write(far.sshd.file("go"), "").expect("a file");
-    let result = far.sshd.file(&format!(".hoist/attempts/{run}-1-1/result"));
-    eventually("task ended without a controller", || result.exists());
+    eventually("task ended without a controller", || far.sshd.file("over").exists());
     let controller = far.start(&data_dir, None);
     far.ends(&controller, &run);
     let printed = controller.does(&["deploy", "show", &run, "slow@far1"]);
@@ -121,15 +124,22 @@ fn second_controller_takes_over_the_run_of_a_killed_one() {
     share_key(&dirs[0], &dirs[1]);
     let second = far.start(&dirs[1], Some(&store));
     let run = far.begin(&first);
-    let refused = second.hoist(&["deploy", "stop", &run]);
-    assert!(!refused.status.success(), "the first one has it: {refused:?}");
+    let shown: Value =
+        serde_json::from_str(&second.does(&["deploy", "show", "last", "-o", "json"]))
+            .expect("JSON");
+    assert_eq!(shown["id"], *run, "{shown}");
     first.kill();
+    let killed = Instant::now();
     // Its lease ends, and the task goes on meanwhile.
     eventually("second controller has the run", || {
-        let shown = second.hoist(&["deploy", "show", &run, "-o", "json"]);
-        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
-        shown["state"] == "running" && shown["running"][0]["name"] == "slow@far1"
+        let events = second.does(&["events", "-o", "json"]);
+        events.lines().any(|event| event.contains("deploy.run.taken_over") && event.contains(&run))
     });
+    let took = killed.elapsed();
+    assert!(took < TAKEOVER, "{took:?}");
+    let shown = second.does(&["deploy", "show", &run, "-o", "json"]);
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(shown["running"][0]["name"], "slow@far1", "{shown}");
     fs_err::write(far.sshd.file("go"), "").expect("a file");
     far.ends(&second, &run);
     // One that comes back finds that.

@@ -25,7 +25,7 @@ const MAC: &str = "52:54:00:00:00:01";
 
 fn power_on(firmware: Firmware, port: u16, disk: Option<Disk>) -> Machine {
     let boot_url = format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}");
-    let hardware = Hardware { firmware, mac: MAC.to_owned(), boot_url, disk };
+    let hardware = Hardware { firmware, mac: MAC.to_owned(), boot_url, disk, variables: None };
     Machine::power_on(hardware).expect("a machine")
 }
 

@@ -176,6 +176,7 @@ fn archived_plug_ins_work_in_the_machine_that_needs_them() {
         mac: MAC.to_owned(),
         boot_url,
         disk: Some(Disk::Nvme { image: disk.clone(), serial: "HOIST1".to_owned() }),
+        variables: None,
     };
     let mut machine = Machine::power_on(hardware).expect("a machine");
     machine.wait_for("report acknowledged by the controller: done", DEADLINE).expect("it is done");

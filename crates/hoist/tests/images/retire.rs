@@ -24,7 +24,7 @@ const PROFILE: &str = "api: hoist/v1\nkind: ProvisionProfile\nname: all\nspec:\n
 fn agent(dir: &Path) -> PathBuf {
     let built = Path::new(env!("CARGO_BIN_EXE_hoist")).with_file_name("hoist-agent");
     let agent = dir.join("hoist-agent");
-    assert!(built.exists(), "there is no {}; run `cargo build -p hoist-agent`", built.display());
+    assert!(built.exists(), "{} not found; run `cargo build -p hoist-agent`", built.display());
     let stripped = Command::new("strip").arg("-o").arg(&agent).arg(&built).status();
     assert!(stripped.is_ok_and(|status| status.success()), "`strip` of binutils is needed");
     agent
@@ -46,7 +46,8 @@ fn retired_node_has_erased_its_disk_and_boots_nothing() {
     controller.does(&["node", "add", "n1", "--mac", MAC]);
     let kernel = guest::kernel().expect("set up");
     let modules = guest::modules().expect("set up");
-    let (agent, out) = (agent(dir.path()), dir.path().join("agent"));
+    let agent = agent(dir.path());
+    let out = dir.path().join("agent");
     let from = ["--kernel", text(&kernel), "--modules", text(&modules), "--agent", text(&agent)];
     let small = ["--out", text(&out), "--level", "1", "--tools", "mke2fs", "--add"];
     controller.does(&[&["agent", "image"][..], &from, &small].concat());
@@ -67,6 +68,7 @@ fn retired_node_has_erased_its_disk_and_boots_nothing() {
         mac: MAC.to_owned(),
         boot_url: format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}"),
         disk: Some(Disk::Nvme { image: image.clone(), serial: "HOIST-1".to_owned() }),
+        variables: None,
     };
     let mut machine = Machine::power_on(hardware).expect("a machine");
     machine.wait_for("erase os by format_user_data", DEADLINE).expect("it says so");

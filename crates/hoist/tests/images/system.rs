@@ -9,11 +9,11 @@ use hoist_testkit::machine::guest;
 use serde_json::{Value, json};
 
 /// A place where `hoist` is installed, alone or beside what builds images.
-struct Installed {
+struct InstalledImage {
     dir: tempfile::TempDir,
 }
 
-impl Installed {
+impl InstalledImage {
     fn new(programs: &[&Path]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for program in programs {
@@ -78,7 +78,7 @@ fn document() -> String {
 
 #[test]
 fn missing_image_builder_is_named_with_its_package() {
-    let installed = Installed::new(&[hoist()]);
+    let installed = InstalledImage::new(&[hoist()]);
     fs_err::write(installed.path("image.yaml"), document()).expect("written");
     let (_, said) = installed.ends(Exit::Failed, &["image", "build", "-f", "image.yaml"]);
     assert!(said.contains("image builder") && said.contains("`hoist-image`"), "{said}");
@@ -86,7 +86,7 @@ fn missing_image_builder_is_named_with_its_package() {
 
 #[test]
 fn system_image_is_built_and_becomes_artifacts() {
-    let installed = Installed::new(&[hoist(), &builder()]);
+    let installed = InstalledImage::new(&[hoist(), &builder()]);
     fs_err::write(installed.path("image.yaml"), document()).expect("written");
     let build = ["image", "build", "-f", "image.yaml"];
     let with = |more: &[&'static str]| [&build[..], more].concat();
@@ -122,8 +122,28 @@ fn system_image_is_built_and_becomes_artifacts() {
 }
 
 #[test]
+fn image_of_others_is_unpacked_beside_its_file() {
+    let installed = InstalledImage::new(&[hoist(), &builder()]);
+    let bytes = [vec![7; 5000], vec![0; 3 << 20]].concat();
+    fs_err::write(installed.path("disk.img"), &bytes).expect("written");
+    let packed = Command::new("gzip").arg("disk.img").current_dir(installed.dir.path()).status();
+    assert!(packed.expect("gzip starts").success());
+
+    let (shown, _) = installed.ends(Exit::Done, &["image", "unpack", "disk.img.gz"]);
+    assert!(shown.contains(&format!("{} bytes, sha256:", bytes.len())), "{shown}");
+    assert!(fs_err::read(installed.path("disk.img")).expect("unpacked") == bytes);
+    // An existing file is never replaced.
+    installed.ends(Exit::Refused, &["image", "unpack", "disk.img.gz"]);
+    let out = ["image", "unpack", "disk.img.gz", "--out", "other.img", "-o", "json"];
+    let (shown, _) = installed.ends(Exit::Done, &out);
+    let unpacked: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(unpacked["size"], bytes.len());
+    assert!(fs_err::read(installed.path("other.img")).expect("unpacked") == bytes);
+}
+
+#[test]
 fn document_errors_end_with_the_code_of_the_builder() {
-    let installed = Installed::new(&[hoist(), &builder()]);
+    let installed = InstalledImage::new(&[hoist(), &builder()]);
     fs_err::write(installed.path("image.yaml"), document().replace("cpio", "iso"))
         .expect("written");
     let (_, said) = installed.ends(Exit::Usage, &["image", "build", "-f", "image.yaml"]);

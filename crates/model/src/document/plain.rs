@@ -23,7 +23,7 @@ const MAX_SHOWN: usize = 40;
 
 /// A plain scalar that is not the same for every reader.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unclear {
+pub(super) struct AmbiguousScalar {
     /// Both from 1.
     pub(super) line: usize,
     pub(super) column: usize,
@@ -32,13 +32,13 @@ pub(super) struct Unclear {
 }
 
 /// The ambiguous scalars of a YAML text, including keys.
-pub(super) fn unclear(text: &str) -> Vec<Unclear> {
+pub(super) fn unclear(text: &str) -> Vec<AmbiguousScalar> {
     let events = Parser::new_from_str(text).map_while(Result::ok);
     let found = events.filter_map(|(event, span)| {
         let Event::Scalar(text, style, _, tag) = event else { return None };
         let is_text = tag.as_deref().map_or(style != ScalarStyle::Plain, is_text);
         let otherwise = if is_text { None } else { otherwise(&text) };
-        otherwise.map(|otherwise| Unclear {
+        otherwise.map(|otherwise| AmbiguousScalar {
             line: span.start.line(),
             column: span.start.col() + 1,
             message: format!(

@@ -1,12 +1,15 @@
 //! Text to documents. Each document is read twice: once for its kind, once into that kind's types,
 //! so that positions and unknown fields are those of the text, not of a copy.
 
+use std::str::FromStr;
+
+use hoist_diagnostic::Diagnostic;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 
-use super::plain::{self, Unclear};
-use super::{API, Document, DocumentName, Kind, Spec};
+use super::plain::{self, AmbiguousScalar};
+use super::{API, Document, Kind};
 use crate::suggestion::nearest;
 
 /// Largest file or body taken apart as a whole. Larger sets travel as JSON lines, one at a time.
@@ -16,50 +19,18 @@ const MAX_DOCUMENTS: usize = 100_000;
 /// Deepest nesting; our own documents need six levels, free-form data rarely more.
 const MAX_DEPTH: usize = 64;
 
-/// The faults with their documents. A text with faults yields no documents at all.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DocumentError {
-    /// File name, or whatever the text is called.
-    pub source: String,
-    /// From 1; 0 when unknown.
-    pub line: usize,
-    pub column: usize,
-    /// `Node login1`, once that much is known.
-    pub subject: Option<String>,
-    pub message: String,
-    pub hint: Option<String>,
-}
-
-impl std::error::Error for DocumentError {}
-
-impl std::fmt::Display for DocumentError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.source)?;
-        if self.line > 0 {
-            write!(f, ":{}:{}", self.line, self.column)?;
-        }
-        if let Some(subject) = &self.subject {
-            write!(f, ": {subject}")?;
-        }
-        write!(f, ": {}", self.message)?;
-        if let Some(hint) = &self.hint {
-            write!(f, "; {hint}")?;
-        }
-        Ok(())
-    }
-}
-
 /// All documents of a text, or everything wrong with it. JSON (one object, a list, or one object
 /// per line) is recognised by how it begins; everything else is YAML.
-pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentError>> {
+pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<Diagnostic>> {
     let whole = |message, hint| Err(vec![of_whole(source, message, hint)]);
     if text.len() > MAX_BYTES {
         let message = format!("{} bytes are more than the limit of {MAX_BYTES}", text.len());
         return whole(message, "split it, or send it as JSON lines");
     }
     let text = utf8(source, text)?;
+    let whole_text = Text::new(source, text);
     let pieces = if is_json(text) {
-        json_pieces(text).map_err(|error| vec![error.located(source, text, 0)])?
+        json_pieces(text).map_err(|error| whole_text.locate(0, vec![error]))?
     } else {
         yaml_pieces(text)
     };
@@ -72,17 +43,15 @@ pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentErro
     for piece in pieces {
         match one(&piece) {
             Ok(document) => documents.push(document),
-            Err(found) => {
-                errors.extend(found.into_iter().map(|e| e.located(source, text, piece.start)));
-            }
+            Err(found) => errors.extend(whole_text.locate(piece.start, found)),
         }
     }
     if errors.is_empty() { Ok(documents) } else { Err(errors) }
 }
 
 /// One value of another format, read as documents are: the same YAML and JSON, the same bounds, and
-/// faults with their places. How long the text may be is the caller's to say.
-pub fn read_one<T: DeserializeOwned>(source: &str, text: &[u8]) -> Result<T, Vec<DocumentError>> {
+/// diagnostics with their positions. How long the text may be is the caller's to say.
+pub fn read_one<T: DeserializeOwned>(source: &str, text: &[u8]) -> Result<T, Vec<Diagnostic>> {
     let text = utf8(source, text)?;
     let json = is_json(text);
     let pieces = if json { vec![Piece { text, start: 0, json }] } else { yaml_pieces(text) };
@@ -90,37 +59,41 @@ pub fn read_one<T: DeserializeOwned>(source: &str, text: &[u8]) -> Result<T, Vec
         let message = format!("contains {} documents", pieces.len());
         return Err(vec![of_whole(source, message, "write exactly one")]);
     };
-    let found = piece.parse();
-    found.map_err(|found| found.into_iter().map(|e| e.located(source, text, piece.start)).collect())
+    piece.parse().map_err(|found| Text::new(source, text).locate(piece.start, found))
 }
 
-fn utf8<'a>(source: &str, text: &'a [u8]) -> Result<&'a str, Vec<DocumentError>> {
+/// The message of a parser, without its list of known fields; instead, the one that was probably
+/// meant.
+pub fn suggested(message: &str) -> (String, Option<String>) {
+    let Diagnostic { message, hint, .. } = PieceDiagnostic::new(message).suggest().diagnostic;
+    (message, hint)
+}
+
+fn utf8<'a>(source: &str, text: &'a [u8]) -> Result<&'a str, Vec<Diagnostic>> {
     std::str::from_utf8(text).map_err(|error| {
         let message = format!("byte {} is not UTF-8", error.valid_up_to());
         vec![of_whole(source, message, "save the file as UTF-8")]
     })
 }
 
-fn of_whole(source: &str, message: String, hint: &str) -> DocumentError {
-    let source = source.to_owned();
-    let hint = Some(hint.to_owned());
-    DocumentError { source, line: 0, column: 0, subject: None, message, hint }
+fn of_whole(source: &str, message: String, hint: &str) -> Diagnostic {
+    Diagnostic::new(source, message).hint(hint)
 }
 
-/// One document from one JSON text: a line of JSON lines.
-pub fn from_json(source: &str, text: &str) -> Result<Document, Vec<DocumentError>> {
-    one(&Piece { text, start: 0, json: true })
-        .map_err(|errors| errors.into_iter().map(|e| e.located(source, text, 0)).collect())
+/// One document from one JSON text, which is this line of JSON lines; lines are counted from 1.
+pub fn from_json(source: &str, line: usize, text: &str) -> Result<Document, Vec<Diagnostic>> {
+    let whole = Text { source, whole: text, lines_before: line.saturating_sub(1) };
+    one(&Piece { text, start: 0, json: true }).map_err(|found| whole.locate(0, found))
 }
 
 /// A cloud-config by itself, read as in a layer; a text without anything in it is empty.
-pub fn cloud_config(source: &str, text: &str) -> Result<Map<String, Value>, Vec<DocumentError>> {
+pub fn cloud_config(source: &str, text: &str) -> Result<Map<String, Value>, Vec<Diagnostic>> {
     let piece = Piece { text, start: 0, json: false };
     let read = piece.parse::<Option<Map<String, Value>>>().and_then(|map| {
         piece.check_plain()?;
         Ok(map.unwrap_or_default())
     });
-    read.map_err(|errors| errors.into_iter().map(|e| e.located(source, text, 0)).collect())
+    read.map_err(|found| Text::new(source, text).locate(0, found))
 }
 
 /// A brace alone may also begin YAML's flow style, whose keys need no quotes.
@@ -164,15 +137,15 @@ fn yaml_pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-fn json_pieces(text: &str) -> Result<Vec<Piece<'_>>, DocumentFault> {
+fn json_pieces(text: &str) -> Result<Vec<Piece<'_>>, PieceDiagnostic> {
     let stream =
         serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
     let mut pieces = Vec::new();
     for value in stream {
-        let value = value.map_err(|error| DocumentFault::json(&error))?.get();
+        let value = value.map_err(|error| PieceDiagnostic::json(&error))?.get();
         if value.starts_with('[') {
             let list: Vec<&serde_json::value::RawValue> =
-                serde_json::from_str(value).map_err(|error| DocumentFault::json(&error))?;
+                serde_json::from_str(value).map_err(|error| PieceDiagnostic::json(&error))?;
             pieces.extend(list.into_iter().map(|item| json_piece(text, item.get())));
         } else {
             pieces.push(json_piece(text, value));
@@ -201,59 +174,61 @@ fn nothing<S>() -> Option<S> {
     None
 }
 
-fn one(piece: &Piece<'_>) -> Result<Document, Vec<DocumentFault>> {
+impl<S> Envelope<S> {
+    /// The name, if it is one for this kind of document.
+    fn name<N>(&self, subject: &str) -> Result<N, Vec<PieceDiagnostic>>
+    where
+        N: FromStr<Err: std::fmt::Display>,
+    {
+        let name = self.name.parse();
+        name.map_err(|error: N::Err| vec![PieceDiagnostic::new(error.to_string()).about(subject)])
+    }
+}
+
+fn one(piece: &Piece<'_>) -> Result<Document, Vec<PieceDiagnostic>> {
     let head: Envelope<IgnoredAny> = piece.parse()?;
     let subject = format!("{} {}", head.kind, head.name);
-    let found = |found: DocumentFault| vec![found.about(&subject)];
+    let found = |found: PieceDiagnostic| vec![found.about(&subject)];
     if head.api.as_deref() != Some(API) {
         let message = match &head.api {
-            Some(api) => format!("this is `{api}`, which I do not know"),
+            Some(api) => format!("unknown API version `{api}`"),
             None => "`api` is missing".to_owned(),
         };
-        return Err(found(DocumentFault::new(message).hint(format!("write `api: {API}`"))));
+        return Err(found(PieceDiagnostic::new(message).hint(format!("write `api: {API}`"))));
     }
     let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == head.kind);
     let kind = kind.ok_or_else(|| found(unknown_kind(&head.kind)))?;
-    let name = match kind {
-        Kind::Group => head.name.parse().map(DocumentName::Group),
-        Kind::Artifact => head.name.parse().map(DocumentName::Artifact),
-        _ => head.name.parse().map(DocumentName::Plain),
-    };
-    let name = name.map_err(|error| found(DocumentFault::new(error.to_string())))?;
-    let spec = match kind {
-        Kind::Partition => Spec::Partition(piece.spec(&subject)?),
-        Kind::Network => Spec::Network(piece.spec(&subject)?),
-        Kind::Group => Spec::Group(piece.spec(&subject)?),
-        Kind::Node => Spec::Node(piece.spec(&subject)?),
-        Kind::Artifact => Spec::Artifact(piece.needed_spec(&subject)?),
-        Kind::BootConfig => Spec::BootConfig(piece.spec(&subject)?),
+    let document = match kind {
+        Kind::Partition => Document::Partition(head.name(&subject)?, piece.spec(&subject)?),
+        Kind::Network => Document::Network(head.name(&subject)?, piece.spec(&subject)?),
+        Kind::Group => Document::Group(head.name(&subject)?, piece.spec(&subject)?),
+        Kind::Node => Document::Node(head.name(&subject)?, piece.spec(&subject)?),
+        Kind::Artifact => Document::Artifact(head.name(&subject)?, piece.needed_spec(&subject)?),
+        Kind::BootConfig => Document::BootConfig(head.name(&subject)?, piece.spec(&subject)?),
         Kind::MetadataLayer => {
+            let name = head.name(&subject)?;
             let spec = piece.spec(&subject)?;
             piece.check_plain().map_err(|found| about(found, &subject))?;
-            Spec::MetadataLayer(spec)
+            Document::MetadataLayer(name, spec)
         }
-        Kind::ProvisionProfile => Spec::ProvisionProfile(piece.spec(&subject)?),
+        Kind::ProvisionProfile => {
+            Document::ProvisionProfile(head.name(&subject)?, piece.spec(&subject)?)
+        }
     };
-    let document = Document { name, spec };
-    let faults = document.check();
-    if faults.is_empty() {
+    let found = document.check();
+    if found.is_empty() {
         return Ok(document);
     }
-    let of_fault = |fault: hoist_diagnostic::Diagnostic| {
-        let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
-        let found = DocumentFault::new(format!("{at}{}", fault.message)).about(&subject);
-        DocumentFault { hint: fault.hint, ..found }
-    };
-    Err(faults.into_iter().map(of_fault).collect())
+    Err(found.into_iter().map(|found| PieceDiagnostic::of(found).about(&subject)).collect())
 }
 
-fn about(found: Vec<DocumentFault>, subject: &str) -> Vec<DocumentFault> {
+fn about(found: Vec<PieceDiagnostic>, subject: &str) -> Vec<PieceDiagnostic> {
     found.into_iter().map(|found| found.about(subject)).collect()
 }
 
-fn unknown_kind(kind: &str) -> DocumentFault {
+fn unknown_kind(kind: &str) -> PieceDiagnostic {
     let known = Kind::ALL.map(Kind::as_str);
-    let found = DocumentFault::new(format!("unknown kind `{kind}`"));
+    let found = PieceDiagnostic::new(format!("unknown kind `{kind}`"));
     match nearest(kind, known) {
         Some(close) => found.hint(format!("did you mean `{close}`?")),
         None => found.hint(format!("use one of {}", known.join(", "))),
@@ -261,40 +236,43 @@ fn unknown_kind(kind: &str) -> DocumentFault {
 }
 
 impl Piece<'_> {
-    fn spec<S: DeserializeOwned + Default>(&self, subject: &str) -> Result<S, Vec<DocumentFault>> {
+    fn spec<S: DeserializeOwned + Default>(
+        &self,
+        subject: &str,
+    ) -> Result<S, Vec<PieceDiagnostic>> {
         Ok(self.spec_if_any(subject)?.unwrap_or_default())
     }
 
     /// For kinds that say nothing without a spec.
-    fn needed_spec<S: DeserializeOwned>(&self, subject: &str) -> Result<S, Vec<DocumentFault>> {
-        let missing = || vec![DocumentFault::new("`spec` is missing").about(subject)];
+    fn needed_spec<S: DeserializeOwned>(&self, subject: &str) -> Result<S, Vec<PieceDiagnostic>> {
+        let missing = || vec![PieceDiagnostic::new("`spec` is missing").about(subject)];
         self.spec_if_any(subject)?.ok_or_else(missing)
     }
 
     fn spec_if_any<S: DeserializeOwned>(
         &self,
         subject: &str,
-    ) -> Result<Option<S>, Vec<DocumentFault>> {
+    ) -> Result<Option<S>, Vec<PieceDiagnostic>> {
         let envelope: Envelope<S> = self.parse().map_err(|found| about(found, subject))?;
         Ok(envelope.spec)
     }
 
     /// Cloud-configs are passed on to another reader of YAML, for which they have to be the same.
-    fn check_plain(&self) -> Result<(), Vec<DocumentFault>> {
+    fn check_plain(&self) -> Result<(), Vec<PieceDiagnostic>> {
         if self.json {
             return Ok(());
         }
         let found: Vec<_> =
-            plain::unclear(self.text).into_iter().map(DocumentFault::unclear).collect();
+            plain::unclear(self.text).into_iter().map(PieceDiagnostic::unclear).collect();
         if found.is_empty() { Ok(()) } else { Err(found) }
     }
 
-    fn parse<T: DeserializeOwned>(&self) -> Result<T, Vec<DocumentFault>> {
+    fn parse<T: DeserializeOwned>(&self) -> Result<T, Vec<PieceDiagnostic>> {
         if self.json {
-            serde_json::from_str(self.text).map_err(|error| vec![DocumentFault::json(&error)])
+            serde_json::from_str(self.text).map_err(|error| vec![PieceDiagnostic::json(&error)])
         } else {
             serde_saphyr::from_str_with_options(self.text, yaml_options())
-                .map_err(|error| vec![DocumentFault::yaml(&error)])
+                .map_err(|error| vec![PieceDiagnostic::yaml(&error)])
         }
     }
 }
@@ -310,23 +288,28 @@ fn yaml_options() -> serde_saphyr::Options {
     }
 }
 
-/// A fault inside of one document, before its place in the whole text is known.
-struct DocumentFault {
+/// A diagnostic of one document, before its position in the whole text is known.
+struct PieceDiagnostic {
     /// From 1, relative to the document; 0 when unknown.
     line: usize,
     column: usize,
+    /// `Node login1`, once that much is known.
     subject: Option<String>,
-    message: String,
-    hint: Option<String>,
+    /// Its `at` is a path in the document.
+    diagnostic: Diagnostic,
 }
 
-impl DocumentFault {
+impl PieceDiagnostic {
     fn new(message: impl Into<String>) -> Self {
-        Self { line: 0, column: 0, subject: None, message: message.into(), hint: None }
+        Self::of(Diagnostic::new("", message))
+    }
+
+    fn of(diagnostic: Diagnostic) -> Self {
+        Self { line: 0, column: 0, subject: None, diagnostic }
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.diagnostic = self.diagnostic.hint(hint);
         self
     }
 
@@ -344,28 +327,31 @@ impl DocumentFault {
     }
 
     fn yaml(error: &serde_saphyr::Error) -> Self {
-        let place = error.location();
+        let position = error.location();
         let number = |n| usize::try_from(n).unwrap_or(0);
         let text = error.without_snippet().to_string();
-        let message = without_place(&text);
+        let message = without_position(&text);
         let found = Self {
-            line: place.map_or(0, |place| number(place.line())),
-            column: place.map_or(0, |place| number(place.column())),
+            line: position.map_or(0, |position| number(position.line())),
+            column: position.map_or(0, |position| number(position.column())),
             ..Self::new(message)
         };
         found.suggest()
     }
 
-    fn unclear(unclear: Unclear) -> Self {
-        let Unclear { line, column, message, hint } = unclear;
+    fn unclear(unclear: AmbiguousScalar) -> Self {
+        let AmbiguousScalar { line, column, message, hint } = unclear;
         Self { line, column, ..Self::new(message).hint(hint) }
     }
 
     /// For an unknown field: the one that was probably meant. Both parsers say "unknown field `x`,
     /// expected …" with the known ones listed behind, quoted or not.
     fn suggest(mut self) -> Self {
-        let Some((typed, rest)) =
-            self.message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'))
+        let Some((typed, rest)) = self
+            .diagnostic
+            .message
+            .strip_prefix("unknown field `")
+            .and_then(|rest| rest.split_once('`'))
         else {
             return self;
         };
@@ -373,19 +359,21 @@ impl DocumentFault {
         let list = list.strip_prefix("one of ").unwrap_or(list);
         let words = list.split([',', ' ', '`']).filter(|word| !word.is_empty() && *word != "or");
         let known: Vec<&str> = words.collect();
-        self.hint = nearest(typed, known.iter().copied())
+        let hint = nearest(typed, known.iter().copied())
             .map(|close| format!("did you mean `{close}`?"))
             .or_else(|| (!known.is_empty()).then(|| format!("use one of {}", known.join(", "))));
-        self.message = format!("unknown field `{typed}`");
+        let message = format!("unknown field `{typed}`");
+        self.diagnostic = Diagnostic { at: String::new(), message, hint };
         self
     }
 
-    fn located(self, source: &str, whole: &str, start: usize) -> DocumentError {
-        // Without a place of its own a fault belongs to where the document's text begins.
-        let blank = whole[start..].len() - whole[start..].trim_start().len();
+    /// `start` is where its document starts in the text.
+    fn located(self, text: &Text<'_>, start: usize) -> Diagnostic {
+        // Without a position of its own it belongs to where the document's text begins.
+        let blank = text.whole[start..].len() - text.whole[start..].trim_start().len();
         let start = if self.line == 0 { start + blank } else { start };
-        let before = &whole[..start];
-        let lines_before = before.matches('\n').count();
+        let before = &text.whole[..start];
+        let lines_before = text.lines_before + before.matches('\n').count();
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         let (line, column) = match (self.line, self.column) {
             (0, _) => (lines_before + 1, 1),
@@ -393,13 +381,37 @@ impl DocumentFault {
             (1, column) => (lines_before + 1, before[line_start..].chars().count() + column),
             (line, column) => (lines_before + line, column),
         };
-        let Self { subject, message, hint, .. } = self;
-        DocumentError { source: source.to_owned(), line, column, subject, message, hint }
+        let position = format!("{}:{line}:{column}", text.source);
+        let of_document = match &self.subject {
+            Some(subject) => self.diagnostic.within(subject),
+            None => self.diagnostic,
+        };
+        of_document.within(&position)
     }
 }
 
-/// serde-saphyr puts the place into its message; we say it once, in front.
-fn without_place(text: &str) -> &str {
+/// A text and its name, in which diagnostics get their lines and columns.
+#[derive(Clone, Copy)]
+struct Text<'a> {
+    /// A file name, or another name that a person knows.
+    source: &'a str,
+    whole: &'a str,
+    /// Lines of the source before this text.
+    lines_before: usize,
+}
+
+impl<'a> Text<'a> {
+    fn new(source: &'a str, whole: &'a str) -> Self {
+        Self { source, whole, lines_before: 0 }
+    }
+
+    fn locate(&self, start: usize, found: Vec<PieceDiagnostic>) -> Vec<Diagnostic> {
+        found.into_iter().map(|found| found.located(self, start)).collect()
+    }
+}
+
+/// serde-saphyr puts the position into its message; `at` has it already.
+fn without_position(text: &str) -> &str {
     let end = text.find(" at line ").unwrap_or(text.len());
     let text = &text[..end];
     let start = text.strip_prefix("error: ").unwrap_or(text);

@@ -17,14 +17,14 @@ fn yaml_and_json_say_the_same() {
     let lines: Vec<String> =
         from_yaml.iter().map(|document| serde_json::to_string(document).unwrap()).collect();
     assert_eq!(from_yaml, read("c", lines.join("\n").as_bytes()).unwrap());
-    assert_eq!(from_yaml[0].name.to_string(), "login1");
+    assert_eq!(from_yaml[0].name().to_string(), "login1");
     assert_eq!(from_yaml[1].kind(), Kind::Group);
 }
 
 #[test]
 fn a_missing_spec_is_an_empty_one_with_its_defaults() {
     let document = &read("a", b"api: hoist/v1\nkind: Node\nname: n").unwrap()[0];
-    let Spec::Node(spec) = &document.spec else { panic!("a node") };
+    let Document::Node(_, spec) = &document else { panic!("a node") };
     assert!(spec.enabled);
     assert_eq!(spec.partition.as_str(), "default");
 }
@@ -102,7 +102,7 @@ fn documents_survive_being_written_and_read() {
 }
 
 #[test]
-fn a_layer_says_nothing_that_cloud_init_would_read_as_something_else() {
+fn layer_values_that_cloud_init_reads_differently_are_refused() {
     let layer = |value: &str| {
         format!(
             "api: hoist/v1\nkind: MetadataLayer\nname: a\nspec:\n  selector: '*'\n  user_data:\n    x: {value}\n"

@@ -29,9 +29,9 @@ pub trait Vocabulary {
     fn elected(&self, _word: &str) -> Option<NodeId> {
         None
     }
-    /// The bare names that a regular expression matches; or why it cannot be used.
-    fn matching(&self, _regex: &str) -> Result<Vec<String>, String> {
-        Err("regular expressions are for task files only".to_owned())
+    /// The bare names that a regular expression matches.
+    fn matching(&self, _regex: &str) -> Result<Vec<String>, RegexError> {
+        Err(RegexError::Unsupported)
     }
 }
 
@@ -108,7 +108,18 @@ pub enum BindError {
     #[error("the groups {} select each other", path.join(" -> "))]
     Cycle { path: Vec<String> },
     #[error("`/{regex}/` cannot be used: {reason}")]
-    Regex { regex: String, reason: String },
+    Regex { regex: String, reason: RegexError },
+}
+
+/// Why a regular expression cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegexError {
+    #[error("regular expressions are for task files only")]
+    Unsupported,
+    /// The last line of the parser's message; the others draw the expression.
+    #[error("{0}")]
+    Syntax(String),
 }
 
 fn did_you_mean(word: &str, suggestion: Option<&str>) -> String {

@@ -296,9 +296,9 @@ fn atom(word: &Word) -> Result<Atom, (usize, String)> {
 
 fn unknown_prefix(prefix: &str, text: &str) -> String {
     match nearest(prefix, PREFIXES) {
-        Some(close) => format!("there is no `{prefix}:`; did you mean `{close}:`?"),
+        Some(close) => format!("unknown prefix `{prefix}:`; did you mean `{close}:`?"),
         None => format!(
-            "there is no `{prefix}:`; there are {}; a role or group with a colon in its name is \
+            "unknown prefix `{prefix}:`; the prefixes are {}; a role or group with a colon in its name is \
              written in quotes: \"{text}\"",
             PREFIXES.join(", ")
         ),

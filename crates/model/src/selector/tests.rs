@@ -80,7 +80,7 @@ impl Vocabulary for Site {
     fn elected(&self, word: &str) -> Option<NodeId> {
         (word == "odd").then(|| NodeId::from_bits(2))
     }
-    fn matching(&self, regex: &str) -> Result<Vec<String>, String> {
+    fn matching(&self, regex: &str) -> Result<Vec<String>, RegexError> {
         let known = |word: &String| regex.contains(word.as_str());
         Ok(self.words().into_iter().filter(known).collect())
     }

@@ -7,6 +7,8 @@
 //! | `damaged/<digest>` | was whole once, and is not any more |
 //!
 //! Only parsed digests become paths.
+//!
+//! Does not belong here: names of artifacts, and which content may be removed (`care`).
 
 use std::collections::HashMap;
 use std::fs::{File, Permissions};
@@ -587,7 +589,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_writes_and_others_read_along() {
+    async fn blob_is_written_once_while_others_read_it() {
         let (_dir, blobs) = empty();
         let digest = digest(b"tea");
         let mut part = blobs.start(digest, 3, Origin::Sibling).unwrap();

@@ -368,7 +368,8 @@ mod tests {
         }
         let kept = blobs.list().unwrap();
         meanwhile(&blobs, all.clone().try_into().unwrap());
-        let (named, now) = (|_| false, SystemTime::now());
+        let named = |_| false;
+        let now = SystemTime::now();
         let blobs = blobs.clone();
         let unfinished = false;
         let dry_run = false;

@@ -45,7 +45,7 @@ pub(super) struct Siblings {
     urls: Vec<String>,
     client: reqwest::Client,
     /// Each fetch begins with the next one: one whose disk is bad must not spoil all of them.
-    turn: Arc<AtomicUsize>,
+    permit: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -89,13 +89,13 @@ impl Siblings {
             .tls_backend_preconfigured(tls)
             .build()
             .expect("nothing but constants was set");
-        Self { urls, client, turn: Arc::default() }
+        Self { urls, client, permit: Arc::default() }
     }
 
     /// Fetches all missing bytes from the other controllers, and repeats while that makes progress.
     async fn fill(&self, part: &mut Part, digest: Digest) -> Result<(), PullError> {
         let mut worst = PullError::NotThere;
-        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.urls.len().max(1);
+        let first = self.permit.fetch_add(1, Ordering::Relaxed) % self.urls.len().max(1);
         let (rest, begin) = self.urls.split_at(first);
         loop {
             let before = part.received();

@@ -1,19 +1,21 @@
 //! `/artifacts/…`: content as machines fetch it.
 
-use axum::body::Body;
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::artifact::SIBLING_HEADER;
 use hoist_model::{ArtifactName, Digest};
 use http::request::Parts;
-use http::{HeaderValue, Method, StatusCode, Version, header};
+use http::{HeaderValue, Method, StatusCode, header};
 
-use super::blobs::{Content, blocking};
+use super::blobs::blocking;
 use super::range::{Reply, decide};
 use super::{Artifacts, body, disk_failed};
 use hoist_chassis::extract::Path;
 use hoist_chassis::failure::Failure;
+use hoist_chassis::file_answer::FilePart;
 use hoist_chassis::route::Live;
 
 /// The content of a digest never changes; that of a name does.
@@ -48,7 +50,7 @@ pub(super) async fn by_name(
         name.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))?;
     let digest = artifacts.registry.roster().artifact(&name).map(|found| found.spec.sha256);
     let digest = digest.ok_or_else(|| {
-        Failure::new(Code::NotFound, format!("there is no artifact `{name}`"))
+        Failure::new(Code::NotFound, format!("artifact `{name}` not found"))
             .with_remedy("`hoist artifact list` shows all of them")
     })?;
     artifacts.answer(digest, &asked, ASK_AGAIN).await
@@ -90,14 +92,15 @@ impl Artifacts {
             response.headers_mut().remove(header::ETAG);
         }
         if let Some(range) = range.filter(|_| *method != Method::HEAD) {
-            *response.body_mut() = self.body(content, range, *version);
+            let sent = metrics::counter!("hoist_artifact_bytes_total");
+            if content.growth.is_none() {
+                let file = Arc::clone(&content.file);
+                let part = FilePart { file, range: range.clone(), sent: sent.clone() };
+                response.extensions_mut().insert(part);
+            }
+            *response.body_mut() = body::body(content, range, *version, &self.buffers, sent);
         }
         Ok(response)
-    }
-
-    fn body(&self, content: Content, range: std::ops::Range<u64>, version: Version) -> Body {
-        let served = metrics::counter!("hoist_artifact_bytes_total");
-        body::body(content, range, version, &self.buffers, served)
     }
 
     /// The size of content that the site knows of.
@@ -109,7 +112,7 @@ impl Artifacts {
 }
 
 pub(super) fn not_here(digest: Digest) -> Failure {
-    Failure::new(Code::NotFound, format!("there is no content with the digest `{digest}`"))
+    Failure::new(Code::NotFound, format!("content with the digest `{digest}` not found"))
         .with_remedy("`hoist artifact add FILE` brings it")
 }
 

@@ -164,13 +164,14 @@ pub(super) fn failed(error: &PartError) -> Failure {
             .with_remedy("nothing was kept; send the file again, as it is now"),
         PartError::TooLong => Failure::new(Code::InvalidBody, error.to_string())
             .with_remedy("`size` is that of the whole content"),
-        PartError::Io(_) if error.is_full() => {
-            Failure::new(Code::StoreFull, "there is no room for artifacts; what came is kept")
-                .with_remedy(
-                    "`hoist artifact gc` (with `--unfinished`, other broken uploads too), or make \
+        PartError::Io(_) if error.is_full() => Failure::new(
+            Code::StoreFull,
+            "the data disk has no room for artifacts; the part received so far is kept",
+        )
+        .with_remedy(
+            "`hoist artifact gc` (with `--unfinished`, other broken uploads too), or make \
                      room on the data disk; then go on",
-                )
-        }
+        ),
         PartError::Io(source) => disk_failed(source),
     }
 }

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 use hoist_api::admin::Verb;
-use hoist_model::{BssKey, Kind, Node, NodeId};
+use hoist_model::{BootConfig, BssKey, Group, Kind, MetadataLayer, Node, NodeId, Selector};
 use hoist_site::plan::{Draft, Plan, Reason, Refusal};
 use hoist_site::registry::{About, Commit, WriteError};
 use hoist_site::{Resource, ResourceKey, ResourceKind, Roster};
 use hoist_store::{Revision, StoreError, Txn};
 
 use super::secrets::named_in;
-use super::{Access, Extent, Right};
+use super::{Access, Extent, Right, partition_of};
 use crate::audited_commit::AuditedCommit;
 use hoist_chassis::audit::AuditLog;
 use hoist_chassis::auth::AuditContext;
@@ -46,10 +46,7 @@ impl Commit for ScopedCommit {
             if goes_with_node(before, &key, |id| draft.removes(id)) {
                 continue;
             }
-            let after = match key {
-                ResourceKey::Node(id) => draft.node(id),
-                _ => None,
-            };
+            let after = drafted(draft, &key);
             let is_shown = || before.resource(&key).is_some_and(|found| read.covers(&found));
             let stays = || !draft.changes(&key) && is_shown();
             if !write.may_change(&key, after) && !stays() {
@@ -69,18 +66,15 @@ impl Commit for ScopedCommit {
         let removes = |id| gone.contains(&id);
         for put in &plan.puts {
             let key = put.key();
-            let after = match put {
-                Resource::Node(node) => Some(node.as_ref()),
-                _ => None,
-            };
+            let after = Change::of(put);
             if !goes_with_node(before, &key, removes) && !write.may_change(&key, after) {
                 return Err(forbidden(before, &key, after));
             }
             write.check_secrets(put)?;
         }
         for key in &plan.deletes {
-            if !goes_with_node(before, key, removes) && !write.may_change(key, None) {
-                return Err(forbidden(before, key, None));
+            if !goes_with_node(before, key, removes) && !write.may_change(key, Change::Other) {
+                return Err(forbidden(before, key, Change::Other));
             }
         }
         Ok(())
@@ -104,7 +98,7 @@ impl ScopedCommit {
     fn may_hear(&self, before: &Roster, refusal: &Refusal) -> bool {
         let read = Access::new(&self.principal, Verb::Read, before);
         let all_nodes = read.is_whole(Right::of(ResourceKind::Node, Verb::Read).context);
-        let absent = refusal.reason == Reason::Missing && refusal.fault.at.is_empty();
+        let absent = refusal.reason == Reason::Missing && refusal.diagnostic.at.is_empty();
         let is_shown = |name: &str| match before.by_name(name) {
             Some(node) => read.covers(&Resource::Node(node.clone())),
             None => !absent,
@@ -139,7 +133,7 @@ impl Access<'_> {
         match named.difference(&known).next() {
             None => Ok(()),
             Some(new) => {
-                let document = subject(self.roster, &key, None);
+                let document = subject(self.roster, &key, Change::Other);
                 let subject = format!("the secret `{}` in {document}", new.told());
                 Err(WriteError::Forbidden { subject, needs: Some(right.remedy(self.verb)) })
             }
@@ -148,19 +142,99 @@ impl Access<'_> {
 
     /// Whether the principal may put or remove this key. It may neither touch a node out of reach
     /// nor move one out of it.
-    pub(super) fn may_change(&self, key: &ResourceKey, after: Option<&Node>) -> bool {
+    pub(super) fn may_change(&self, key: &ResourceKey, after: Change<'_>) -> bool {
         let right = Right::of(key.kind(), self.verb);
         if self.is_whole(right.context) {
             return true;
         }
         match right.extent {
             Extent::Site | Extent::Selected | Extent::Vocabulary => false,
+            Extent::Partition => {
+                let administers =
+                    |partition: Option<&str>| self.administers(right.context, partition);
+                let before = self.roster.resource(key);
+                let is_known = before.is_some() || !matches!(after, Change::Other);
+                let was_within = before.is_none_or(|before| administers(partition_of(&before)));
+                let is_within = match after {
+                    Change::Within(partition) => administers(partition),
+                    Change::Node(_) => false,
+                    Change::Other => true,
+                };
+                is_known && was_within && is_within
+            }
             Extent::Node => {
                 let before = node_of(key).and_then(|id| self.roster.by_id(id)).map(AsRef::as_ref);
-                let mut nodes = before.into_iter().chain(after).peekable();
+                let mut nodes = before.into_iter().chain(after.node()).peekable();
                 nodes.peek().is_some() && nodes.all(|node| self.reaches(right.context, node))
             }
         }
+    }
+}
+
+/// What becomes of a resource, as far as rights depend on it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change<'a> {
+    Node(&'a Node),
+    /// A resource of a kind that can be limited to one partition, and that partition.
+    Within(Option<&'a str>),
+    /// The resource is removed, or only its kind counts.
+    Other,
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn of(after: &'a Resource) -> Self {
+        match after {
+            Resource::Node(node) => Self::Node(node),
+            Resource::Group(_) | Resource::BootConfig(_) | Resource::MetadataLayer(_) => {
+                Self::Within(partition_of(after))
+            }
+            Resource::Tombstone(_)
+            | Resource::Partition(_)
+            | Resource::Network(_)
+            | Resource::Artifact(_)
+            | Resource::ProvisionProfile(_)
+            | Resource::BootState(_)
+            | Resource::Bss(_)
+            | Resource::BssImage(_)
+            | Resource::Set(_) => Self::Other,
+        }
+    }
+
+    fn node(self) -> Option<&'a Node> {
+        match self {
+            Self::Node(node) => Some(node),
+            Self::Within(_) | Self::Other => None,
+        }
+    }
+}
+
+/// The change of a resource by a draft.
+fn drafted<'a>(draft: &'a Draft<'_>, key: &'a ResourceKey) -> Change<'a> {
+    let selected =
+        |selector: Option<&'a Selector>| Change::Within(selector.and_then(Selector::partition));
+    match key {
+        ResourceKey::Node(id) => draft.node(*id).map_or(Change::Other, Change::Node),
+        ResourceKey::Group(key) => match draft.document::<Group>(key) {
+            Some(_) => Change::Within(Some(key.partition.as_str())),
+            None => Change::Other,
+        },
+        ResourceKey::BootConfig(name) => match draft.document::<BootConfig>(name) {
+            Some(config) => selected(config.spec.selector.as_ref()),
+            None => Change::Other,
+        },
+        ResourceKey::MetadataLayer(name) => match draft.document::<MetadataLayer>(name) {
+            Some(layer) => selected(layer.spec.selector.as_ref()),
+            None => Change::Other,
+        },
+        ResourceKey::Tombstone(..)
+        | ResourceKey::Partition(_)
+        | ResourceKey::Network(_)
+        | ResourceKey::Artifact(_)
+        | ResourceKey::ProvisionProfile(_)
+        | ResourceKey::BootState(_)
+        | ResourceKey::Bss(_)
+        | ResourceKey::BssImage(..)
+        | ResourceKey::Set(_) => Change::Other,
     }
 }
 
@@ -201,7 +275,7 @@ fn goes_with_node(before: &Roster, key: &ResourceKey, removes: impl Fn(NodeId) -
     }
 }
 
-fn forbidden(before: &Roster, key: &ResourceKey, after: Option<&Node>) -> WriteError {
+fn forbidden(before: &Roster, key: &ResourceKey, after: Change<'_>) -> WriteError {
     WriteError::Forbidden { subject: subject(before, key, after), needs: needs(key.kind()) }
 }
 
@@ -210,15 +284,17 @@ fn needs(kind: ResourceKind) -> Option<String> {
     let right = Right::of(kind, Verb::Write);
     match right.extent {
         Extent::Node => None,
-        Extent::Site | Extent::Selected | Extent::Vocabulary => Some(right.remedy(Verb::Write)),
+        Extent::Site | Extent::Partition | Extent::Selected | Extent::Vocabulary => {
+            Some(right.remedy(Verb::Write))
+        }
     }
 }
 
 /// The subject as the writer named it: a node by its name.
-fn subject(before: &Roster, key: &ResourceKey, after: Option<&Node>) -> String {
+fn subject(before: &Roster, key: &ResourceKey, after: Change<'_>) -> String {
     match key {
         ResourceKey::Node(id) => {
-            let node = after.or_else(|| before.by_id(*id).map(AsRef::as_ref));
+            let node = after.node().or_else(|| before.by_id(*id).map(AsRef::as_ref));
             let name = node.map(|node| node.name.to_string()).unwrap_or_default();
             format!("{} {name}", Kind::Node)
         }

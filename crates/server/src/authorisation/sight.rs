@@ -1,4 +1,4 @@
-//! What a principal may see and change: the selectors of its scopes, bound to the site.
+//! The nodes that a principal may see and change: the selectors of its scopes, bound to the site.
 
 use hoist_api::admin::{Context, Verb};
 use hoist_model::Node;
@@ -7,7 +7,7 @@ use hoist_site::Roster;
 
 use hoist_chassis::principal::{Principal, Reach};
 
-/// The nodes somebody reaches, on one roster.
+/// The nodes in a principal's reach, on one roster.
 #[derive(Debug)]
 pub(crate) enum Sight {
     All,

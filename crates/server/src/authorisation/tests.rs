@@ -8,6 +8,7 @@ use hoist_site::roster::Incarnation;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::review::Change;
 use super::*;
 use hoist_chassis::principal::{Grant, Who};
 
@@ -15,15 +16,19 @@ use hoist_chassis::principal::{Grant, Who};
 /// opinion.
 const EXPECTED: [(ResourceKind, Expected, Expected); 13] = [
     (ResourceKind::Node, (Context::Inventory, Extent::Node), (Context::Inventory, Extent::Node)),
-    (ResourceKind::Group, NAMES, INVENTORY),
+    (ResourceKind::Group, NAMES, (Context::Inventory, Extent::Partition)),
     (ResourceKind::Partition, NAMES, INVENTORY),
     (ResourceKind::Network, NAMES, INVENTORY),
     (ResourceKind::Artifact, BOOT, BOOT),
-    (ResourceKind::BootConfig, (Context::Boot, Extent::Selected), BOOT),
+    (
+        ResourceKind::BootConfig,
+        (Context::Boot, Extent::Selected),
+        (Context::Boot, Extent::Partition),
+    ),
     (
         ResourceKind::MetadataLayer,
         (Context::Metadata, Extent::Selected),
-        (Context::Metadata, Extent::Site),
+        (Context::Metadata, Extent::Partition),
     ),
     (
         ResourceKind::ProvisionProfile,
@@ -154,18 +159,12 @@ fn rights_hold_for_every_kind_verb_and_scope() {
                     let resource = resource(kind, of);
                     let allowed = match verb {
                         Verb::Read => access.covers(&resource),
-                        Verb::Write => {
-                            let after = match &resource {
-                                Resource::Node(node) => Some(node.as_ref()),
-                                _ => None,
-                            };
-                            access.may_change(&resource.key(), after)
-                        }
+                        Verb::Write => access.may_change(&resource.key(), Change::of(&resource)),
                     };
                     let in_context = granted == context || granted == Context::All;
                     let in_extent = match (selector, extent) {
                         (None, _) | (Some(_), Extent::Vocabulary) => true,
-                        (Some(_), Extent::Node | Extent::Selected) => of == "a",
+                        (Some(_), Extent::Node | Extent::Selected | Extent::Partition) => of == "a",
                         (Some(_), Extent::Site) => false,
                     };
                     let expected = granted_verb == verb && in_context && in_extent;
@@ -220,13 +219,56 @@ fn limited_writer_keeps_nodes_in_reach() {
     let a = node("a");
     let b = node("b");
     let key = hoist_site::ResourceKey::Node(a.id);
-    assert!(access.may_change(&key, Some(&a)));
-    assert!(access.may_change(&key, None));
-    assert!(!access.may_change(&key, Some(&b)));
-    assert!(!access.may_change(&hoist_site::ResourceKey::Node(b.id), Some(&a)));
+    assert!(access.may_change(&key, Change::Node(&a)));
+    assert!(access.may_change(&key, Change::Other));
+    assert!(!access.may_change(&key, Change::Node(&b)));
+    assert!(!access.may_change(&hoist_site::ResourceKey::Node(b.id), Change::Node(&a)));
     let nobody = hoist_site::ResourceKey::Node(NodeId::mint(0, 9));
-    assert!(!access.may_change(&nobody, None));
-    assert!(access.may_change(&nobody, Some(&a)));
+    assert!(!access.may_change(&nobody, Change::Other));
+    assert!(access.may_change(&nobody, Change::Node(&a)));
+}
+
+/// A document is neither taken from another partition nor extended beyond one's own, and a grant
+/// for some nodes of a partition is not one for the partition.
+#[test]
+fn partition_admin_keeps_documents_in_the_partition() {
+    let site = site();
+    let config = |selector: &str| {
+        let spec = json!({"selector": selector, "kernel": "http://k"});
+        Resource::BootConfig(read(json!({"name": "new", "spec": spec, "revision": 1})))
+    };
+    let may = |grant: &str, key: &Resource, after: &Resource| {
+        let principal = holder(Verb::Write, Context::Boot, Some(grant));
+        let access = Access::new(&principal, Verb::Write, &site);
+        access.may_change(&key.key(), Change::of(after))
+    };
+    let own = resource(ResourceKind::BootConfig, "a");
+    let other = resource(ResourceKind::BootConfig, "b");
+    for (selector, is_within) in [
+        ("partition:a", true),
+        ("a/db", true),
+        ("partition:a & role:compute", true),
+        ("first(partition:a)", true),
+        ("partition:a, a/db", true),
+        ("*", false),
+        ("partition:a, role:compute", false),
+        ("partition:b", false),
+        ("partition:*", false),
+        ("group:db", false),
+        ("!partition:b", false),
+        ("node:it-a", false),
+    ] {
+        let new = config(selector);
+        assert_eq!(may("partition:a", &new, &new), is_within, "{selector}");
+        assert_eq!(
+            may("partition:a, partition:b", &own, &new),
+            may("partition:a", &own, &new) || selector == "partition:b"
+        );
+        assert!(!may("partition:a", &other, &new), "{selector}");
+        for part in ["partition:a & role:compute", "a/db", "node:it-a", "!partition:b"] {
+            assert!(!may(part, &new, &new), "{part}: {selector}");
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub(super) enum Name {
     /// A piece of the store's export.
     Chunk(u32),
     /// A file of the data directory.
-    File(Place, String),
+    File(Folder, String),
     /// The decryption key of the secrets in layers.
     SecretsKey,
     Contents,
@@ -20,7 +20,7 @@ pub(super) enum Name {
 
 /// A directory of the data directory that travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum Folder {
     Ca,
     /// What layers refer to.
     Secrets,
@@ -35,7 +35,7 @@ const MAX_DEPTH: usize = 8;
 /// Keys and certificates are read into memory.
 const MAX_KEY: u64 = 1024 * 1024;
 
-impl Place {
+impl Folder {
     pub(super) const ALL: [Self; 4] = [Self::Ca, Self::Secrets, Self::Journal, Self::Artifacts];
 
     pub(super) fn dir(self) -> &'static str {
@@ -71,7 +71,7 @@ impl Name {
             let number = digits.parse().ok().map(Self::Chunk)?;
             return (number.to_string() == text).then_some(number);
         }
-        let place = Place::ALL.into_iter().find(|place| place.dir() == top)?;
+        let place = Folder::ALL.into_iter().find(|place| place.dir() == top)?;
         (is_plain(rest) && text.len() <= MAX_NAME).then(|| Self::File(place, rest.to_owned()))
     }
 

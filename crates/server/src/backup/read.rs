@@ -8,7 +8,7 @@ use hoist_store::copy::{self, CopyError, CopySummary};
 use sha2::{Digest, Sha256};
 use tokio_util::io::SyncIoBridge;
 
-use super::name::{Name, Place};
+use super::name::{Folder, Name};
 use super::write::{HashingReader, sum_line};
 use super::{BackupError, CHUNK_BYTES, Contents, FORMAT, MAX_ENTRIES, Manifest, Summary};
 use hoist_chassis::{ca, secret};
@@ -256,7 +256,7 @@ pub(super) struct Root {
 
 impl Root {
     fn keep(&mut self, name: &Name, content: &mut dyn Read) -> io::Result<()> {
-        let Name::File(Place::Ca, file) = name else { return Ok(()) };
+        let Name::File(Folder::Ca, file) = name else { return Ok(()) };
         let mut bytes = Vec::new();
         match file.as_str() {
             "root.pem" => {

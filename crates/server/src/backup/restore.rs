@@ -16,7 +16,7 @@ use hoist_store::url::{self, Address};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::name::{Name, Place};
+use super::name::{Folder, Name};
 use super::read::{MarkedWriter, Root, check_records, marked, unpack};
 use super::{BackupError, Contents, Manifest, Summary, check_unused, fill};
 use crate::data_dir::DataDir;
@@ -117,7 +117,7 @@ where
         unpacked.unwrap_or_else(|died| std::panic::resume_unwind(died.into_panic()))?;
     let copied = copy::check_copy(open_export(&staged).await?).await;
     check_records(&contents, copied)?;
-    let pin = Root::read(&staged.join(Place::Ca.dir())).map_err(BackupError::File)?.pin()?;
+    let pin = Root::read(&staged.join(Folder::Ca.dir())).map_err(BackupError::File)?.pin()?;
     Ok((manifest, contents, pin))
 }
 
@@ -145,7 +145,7 @@ fn stage(mut input: impl Read, staged: &Path) -> Result<(Manifest, Contents), Ba
 fn place(dir: &DataDir) -> Result<(), BackupError> {
     let staged = dir.path().join(STAGED);
     let moved = (|| {
-        for place in Place::ALL {
+        for place in Folder::ALL {
             let from = staged.join(place.dir());
             if from.is_dir() {
                 merge(place, &from, &dir.path().join(place.dir()))?;
@@ -160,7 +160,7 @@ fn place(dir: &DataDir) -> Result<(), BackupError> {
     moved.map_err(BackupError::File)
 }
 
-fn merge(place: Place, from: &Path, to: &Path) -> io::Result<()> {
+fn merge(place: Folder, from: &Path, to: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     secret::ensure_private_dir(to)?;
     for entry in fs::read_dir(from)? {
@@ -171,7 +171,7 @@ fn merge(place: Place, from: &Path, to: &Path) -> io::Result<()> {
             merge(place, &path, &target)?;
             continue;
         }
-        let is_public = place == Place::Ca && target.extension().is_some_and(|it| it == "pem");
+        let is_public = place == Folder::Ca && target.extension().is_some_and(|it| it == "pem");
         if is_public {
             fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
         }

@@ -45,7 +45,7 @@ pub(crate) fn routes(chassis: &Chassis, data_dir: PathBuf) -> Vec<Route> {
     let admin = |verb| AccessClass::Admin { context: Context::Admin, verb };
     let routes = vec![
         Route::get("/admin/v1/backup", admin(Verb::Write), backup)
-            .summary("A whole backup, not encrypted: it holds the site's keys")
+            .summary("A complete backup, not encrypted: it contains the site's keys")
             .flag("with_artifacts", "the contents of artifacts too")
             .streaming()
             .gives_media(200, ZSTD),
@@ -54,7 +54,7 @@ pub(crate) fn routes(chassis: &Chassis, data_dir: PathBuf) -> Vec<Route> {
             .streaming()
             .gives::<Database>(200),
         Route::get("/admin/v1/db/export", admin(Verb::Write), export)
-            .summary("All records of the store, as `hoist db import` takes them")
+            .summary("All records of the store, in the format of `hoist db import`")
             .streaming()
             .gives_media(200, NDJSON),
     ];

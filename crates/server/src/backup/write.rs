@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use tokio_util::io::SyncIoBridge;
 
-use super::name::{Name, Place};
+use super::name::{Folder, Name};
 use super::{BackupError, CHUNK_BYTES, Contents, FORMAT, MAX_ENTRIES, Manifest};
 use hoist_chassis::secret;
 
@@ -134,19 +134,19 @@ impl<W: Write> Pack<W> {
             sha256: exported.sha256.clone(),
             ..Contents::default()
         };
-        for place in Place::ALL {
+        for place in Folder::ALL {
             let dir = data_dir.join(place.dir());
             for path in files_of(place, data_dir)? {
                 let unfit = |detail| BackupError::Unfit { path: path.clone(), detail };
                 let inside = path.strip_prefix(data_dir).ok().and_then(Path::to_str);
                 let name = inside.and_then(Name::parse).ok_or_else(|| unfit("its name is odd"))?;
                 match place {
-                    Place::Ca if is_remade(&path) => continue,
-                    Place::Ca | Place::Secrets => {}
-                    Place::Journal => contents.journal_files += 1,
-                    Place::Artifacts if !path.starts_with(dir.join("blobs")) => continue,
-                    Place::Artifacts if with_artifacts => contents.artifacts += 1,
-                    Place::Artifacts => {
+                    Folder::Ca if is_remade(&path) => continue,
+                    Folder::Ca | Folder::Secrets => {}
+                    Folder::Journal => contents.journal_files += 1,
+                    Folder::Artifacts if !path.starts_with(dir.join("blobs")) => continue,
+                    Folder::Artifacts if with_artifacts => contents.artifacts += 1,
+                    Folder::Artifacts => {
                         contents.artifacts_left_out += 1;
                         continue;
                     }
@@ -234,7 +234,7 @@ fn is_remade(path: &Path) -> bool {
 }
 
 /// All files of a place, in order; none if it is not there. Hidden ones are files in the making.
-fn files_of(place: Place, data_dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
+fn files_of(place: Folder, data_dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
     let top = data_dir.join(place.dir());
     let mut found = Vec::new();
     let mut open = vec![top.clone()];
@@ -254,7 +254,7 @@ fn files_of(place: Place, data_dir: &Path) -> Result<Vec<PathBuf>, BackupError> 
                 open.push(entry.path());
             } else if kind.is_file() {
                 found.push(entry.path());
-            } else if place == Place::Secrets && kind.is_symlink() {
+            } else if place == Folder::Secrets && kind.is_symlink() {
                 found.extend(told_through(&entry.path(), &top).then(|| entry.path()));
             } else {
                 let detail = "it is neither a file nor a directory";

@@ -4,6 +4,9 @@
 //! Rows are in memory and written behind every few seconds: a crash loses the last seconds of the
 //! log and nothing else. Rows of other controllers are followed, so that each controller shows the
 //! whole site.
+//!
+//! Does not belong here: the decision about an answer, and the list of unknown machines
+//! (`unknown_machines`).
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -672,7 +675,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_controllers_that_write_one_piece_at_once_come_to_the_same() {
+    async fn concurrent_writes_of_one_boot_log_piece_merge() {
         let (_dir, store) = store();
         let one = BootLog::new(Arc::clone(&store));
         let other = BootLog::new(store);
@@ -707,16 +710,16 @@ mod tests {
         };
         storm(100);
         let mut place = 0;
-        let mut turns = 1;
+        let mut permits = 1;
         while !boot_log.flush_some(&mut place).await.unwrap() {
             // It never ends, and what waits longest still comes next.
-            if turns < 20 {
-                storm(100 + turns);
+            if permits < 20 {
+                storm(100 + permits);
             }
-            turns += 1;
-            assert!(turns < 100, "what changed again is not written for ever");
+            permits += 1;
+            assert!(permits < 100, "what changed again is not written for ever");
         }
-        assert!(turns > 4, "a megabyte is not written at once");
+        assert!(permits > 4, "a megabyte is not written at once");
         let again = BootLog::new(store);
         again.load().await.unwrap();
         assert_eq!(again.all().len(), 10_000);

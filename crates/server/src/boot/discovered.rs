@@ -40,10 +40,10 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
             )
             .gives::<Listing<DiscoveredMachine>>(200),
         Route::delete("/boot/v2/discovered/{mac}", WRITE, forget)
-            .summary("Forget a machine, by its MAC or its address, until it asks again")
+            .summary("Remove an unknown machine, by its MAC or address, until its next request")
             .gives_nothing(204),
         Route::post("/boot/v2/discovered/{mac}/adopt", ADOPT, adopt)
-            .summary("Make a node of a machine that was seen")
+            .summary("Adopt an unknown machine as a node")
             .flag("dry_run", "change nothing, say what would become of it")
             .takes::<AdoptRequest>()
             .gives::<Node>(200)
@@ -132,8 +132,12 @@ async fn adopt(
     let name = request.name.clone();
     let address = seen_address(&boot, &machine).filter(|_| !request.no_address);
     let spec = spec(&machine, request, address);
-    if let Some(fault) = spec.check().into_iter().next() {
-        return Err(bad_parameter(&fault.at, &fault.message, fault.hint.as_deref().unwrap_or("")));
+    if let Some(diagnostic) = spec.check().into_iter().next() {
+        return Err(bad_parameter(
+            &diagnostic.at,
+            &diagnostic.message,
+            diagnostic.hint.as_deref().unwrap_or(""),
+        ));
     }
     let dry_run = query.dry_run.0;
     let terms = Terms { dry_run, ..Terms::default() };
@@ -144,9 +148,10 @@ async fn adopt(
         .registry
         .write(terms, &commit, |draft| {
             if draft.id_of(&name).is_some() {
-                let fault = Diagnostic::new("name", format!("there is a node `{name}` already"))
-                    .hint("choose another name; `hoist node swap` replaces a machine");
-                let refusal = Refusal::of(Reason::Clash, Kind::Node, &name, fault);
+                let diagnostic =
+                    Diagnostic::new("name", format!("there is a node `{name}` already"))
+                        .hint("choose another name; `hoist node swap` replaces a machine");
+                let refusal = Refusal::of(Reason::Clash, Kind::Node, &name, diagnostic);
                 return Err(WriteError::Refused(vec![refusal]));
             }
             draft.put_node(id, name.clone(), spec.clone());

@@ -26,7 +26,7 @@ const MAX_TOKEN: usize = 4096;
 pub(super) struct JoinTokens {
     client: reqwest::Client,
     url: String,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -54,16 +54,16 @@ struct Answer {
 impl JoinTokens {
     /// `url` is the root of the server.
     pub(super) fn new(client: reqwest::Client, url: &str) -> Self {
-        let turns = Arc::new(Semaphore::new(AT_ONCE));
-        Self { client, url: format!("{url}/api/token"), turns }
+        let permits = Arc::new(Semaphore::new(AT_ONCE));
+        Self { client, url: format!("{url}/api/token"), permits }
     }
 
     pub(super) async fn fetch(&self, pending: &PendingScript) -> Result<String, TokenError> {
         if pending.xname.is_empty() {
             return Err(TokenError::NoNode);
         }
-        let turn = tokio::time::timeout(TIMEOUT, self.turns.acquire()).await;
-        let _turn = turn.map_err(|_| TokenError::Busy)?;
+        let permit = tokio::time::timeout(TIMEOUT, self.permits.acquire()).await;
+        let _permit = permit.map_err(|_| TokenError::Busy)?;
         let kind = kind(pending.role.as_deref(), pending.subrole.as_deref());
         let kind = kind.map(|kind| ("type", kind));
         let members: Vec<_> = kind.into_iter().chain([("xname", pending.xname.as_str())]).collect();

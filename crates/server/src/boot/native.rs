@@ -7,14 +7,14 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::boot::{
-    BootConfigObject, BootDiff, ExplainedChoice, Explanation, History, HistoryRow, KernelArgument,
-    LostChoice,
+    BootConfigObject, BootDiff, BootExplanation, ExplainedChoice, History, HistoryRow,
+    KernelArgument, LostChoice,
 };
 use hoist_api::inventory::Listing;
 use hoist_boot::answer::{JOIN_TOKEN, asked_by};
 use hoist_boot::explain;
 use hoist_boot::rule::selected;
-use hoist_boot::{Answer, BootContext, Booter, Choice, Place};
+use hoist_boot::{Answer, BootContext, Booter, Choice, RequestOrigin};
 use hoist_model::{BootAction, BootConfig, Node};
 use hoist_site::{Resource, Roster};
 use http::{HeaderMap, header};
@@ -40,7 +40,7 @@ pub(super) const WRITE: AccessClass =
 pub(super) fn routes() -> Vec<Route<Boot>> {
     vec![
         Route::get("/boot/v2/configs", READ, list_configs)
-            .summary("All boot configurations, with how many nodes each selects")
+            .summary("All boot configurations, with the number of nodes that each selects")
             .gives::<Listing<BootConfigObject>>(200)
             .selective(),
         Route::get("/boot/v2/configs/{name}", READ, get_config)
@@ -48,22 +48,20 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
             .gives::<BootConfigObject>(200)
             .selective(),
         Route::get("/boot/v2/explain/{node}", READ, explain)
-            .summary("What a node boots, and why")
-            .gives::<Explanation>(200)
+            .summary("The boot decision for a node, with its reasons")
+            .gives::<BootExplanation>(200)
             .selective(),
         Route::get("/boot/v2/script/{node}", READ, script)
-            .summary("The script a node would get, as text; nothing is remembered of it")
+            .summary("The boot script of a node, as text; not recorded in its history")
             .query("at", "at this revision of the site; by default now")
             .gives_media(200, "text/plain")
             .selective(),
         Route::get("/boot/v2/history/{node}", READ, history)
-            .summary("When a node last asked, and what it got")
+            .summary("The latest boot requests of a node, with their answers")
             .gives::<History>(200)
             .selective(),
         Route::post("/boot/v2/diff", READ, change::diff)
-            .summary(
-                "What documents (YAML, JSON or NDJSON) would mean for booting; changes nothing",
-            )
+            .summary("Effect of documents (YAML, JSON or NDJSON) on booting; changes nothing")
             .query("set", "as if they were applied under this name")
             .flag("prune", "without what the set contained before and does not any more")
             .body_limit(MAX_APPLY_BYTES)
@@ -115,7 +113,7 @@ async fn get_config(
     let roster = boot.registry.roster();
     let object = |config| config_object(&roster, &principal, config);
     let found = roster.boot_config(&name).and_then(object).ok_or_else(|| {
-        Failure::new(Code::NotFound, format!("there is no boot configuration `{name}`"))
+        Failure::new(Code::NotFound, format!("boot configuration `{name}` not found"))
             .with_remedy("`hoist boot list` shows all of them")
     })?;
     Ok(Json(found).into_response())
@@ -127,7 +125,7 @@ async fn explain(
     Path(node): Path<String>,
     peer: Peer,
     headers: HeaderMap,
-) -> Result<Json<Explanation>, Failure> {
+) -> Result<Json<BootExplanation>, Failure> {
     let roster = boot.registry.roster();
     let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
     let place = place(&headers, &peer, GatewayPrefix::default());
@@ -205,7 +203,12 @@ fn explained(choice: &Choice) -> ExplainedChoice {
 }
 
 impl Boot {
-    fn explain(&self, roster: &Arc<Roster>, node: &Node, place: Place<'_>) -> Explanation {
+    fn explain(
+        &self,
+        roster: &Arc<Roster>,
+        node: &Node,
+        place: RequestOrigin<'_>,
+    ) -> BootExplanation {
         let table = self.booter.table(roster);
         let state = self.pending_boots.state(roster, node.id);
         let standing = BootContext::new(state.as_deref());
@@ -220,7 +223,7 @@ impl Boot {
         };
         let images = found.images;
         let last = |endpoint| Some(history_row(endpoint, self.log.of(node.id, endpoint)?));
-        Explanation {
+        BootExplanation {
             node: node.name.clone(),
             id: node.id,
             mac: roster.boot(node).map(|boot| boot.mac),
@@ -258,7 +261,7 @@ impl Boot {
         booter: &Booter,
         roster: &Arc<Roster>,
         node: &Node,
-        place: Place<'_>,
+        place: RequestOrigin<'_>,
         current: bool,
     ) -> Result<String, Failure> {
         let asked = asked_by(roster, node);

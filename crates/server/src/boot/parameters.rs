@@ -60,7 +60,7 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
     ];
     let as_bss = |route: Route<Boot>| route.body_limit(MAX_BODY).lenient().legacy();
     let import = Route::post("/boot/v2/parameters/import", IMPORT, import)
-        .summary("Carry boot parameters over from another BSS, as far as that is possible")
+        .summary("Import boot parameters from another BSS; lists those that cannot be imported")
         .flag("dry_run", "change nothing, say what would change")
         .query("affects", "how many nodes the change may affect")
         .body_limit(MAX_IMPORT)

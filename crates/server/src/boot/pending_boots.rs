@@ -172,6 +172,7 @@ impl PendingBoots {
                 () = self.0.news.notified() => false,
             };
             while let Err(error) = self.write_all().await {
+                let error = hoist_diagnostic::chain(&error);
                 tracing::warn!(error, "one-time boots are not written yet");
                 self.keep(&mut kept).await;
                 if stop.is_cancelled() {
@@ -189,7 +190,7 @@ impl PendingBoots {
         }
     }
 
-    async fn write_all(&self) -> Result<(), String> {
+    async fn write_all(&self) -> Result<(), PendingBootsError> {
         loop {
             let batch: Vec<_> = {
                 let waiting = self.waiting();
@@ -197,11 +198,11 @@ impl PendingBoots {
                 batch.map(|(node, outs)| (*node, outs.clone())).collect()
             };
             if batch.is_empty() {
-                return self.forget_file().map_err(|error| error.to_string());
+                return self.forget_file().map_err(PendingBootsError::File);
             }
             match tokio::time::timeout(WRITE_WITHIN, self.write_batch(&batch)).await {
-                Ok(written) => written.map_err(|error| hoist_diagnostic::chain(&error))?,
-                Err(_) => return Err(format!("the store took longer than {WRITE_WITHIN:?}")),
+                Ok(written) => written.map_err(PendingBootsError::Write)?,
+                Err(_) => return Err(PendingBootsError::Timeout),
             }
             self.written(&batch.iter().map(|(node, outs)| (*node, outs.len())).collect());
         }
@@ -240,6 +241,17 @@ impl PendingBoots {
             _ => Ok(()),
         }
     }
+}
+
+/// Why waiting one-time boots are not in the store yet.
+#[derive(Debug, thiserror::Error)]
+enum PendingBootsError {
+    #[error("cannot write to the store")]
+    Write(#[source] WriteError),
+    #[error("the store took longer than {WRITE_WITHIN:?}")]
+    Timeout,
+    #[error("cannot remove the file of one-time boots")]
+    File(#[source] io::Error),
 }
 
 fn read(file: &Path) -> io::Result<Waiting> {

@@ -95,8 +95,8 @@ pub(super) async fn hosts(State(boot): State<Boot>) -> Response {
 pub(super) async fn scn(State(boot): State<Boot>, request: Request) -> Result<StatusCode, Failure> {
     let late = |_| Failure::new(Code::Timeout, "there are too many notices, or yours is too slow");
     // Held while the body arrives: an unread body costs no memory.
-    let turn = boot.notice_turns.acquire();
-    let _turn = tokio::time::timeout(TIMEOUT, turn).await.map_err(late)?;
+    let permit = boot.notice_permits.acquire();
+    let _permit = tokio::time::timeout(TIMEOUT, permit).await.map_err(late)?;
     let body = tokio::time::timeout(TIMEOUT, read_body(request)).await.map_err(late)??;
     let good = tokio::task::spawn_blocking(move || is_notice(&body)).await;
     if !good.unwrap_or(false) {

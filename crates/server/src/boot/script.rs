@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_boot::answer::{Parts, PendingScript};
-use hoist_boot::{Answer, BootRequest, Place, ServedScript, What};
+use hoist_boot::{Answer, BootRequest, RequestOrigin, ServedScript, What};
 use hoist_model::{NodeId, ServedBoot};
 use http::{HeaderMap, Uri, header};
 use jiff::Timestamp;
@@ -94,9 +94,9 @@ pub(crate) fn place<'a>(
     fields: impl Into<Fields<'a>>,
     peer: &Peer,
     prefix: GatewayPrefix,
-) -> Place<'a> {
+) -> RequestOrigin<'a> {
     let host = fields.into().get(&header::HOST);
-    Place { host, secure: peer.secure, prefix: prefix.as_str(), from: None }
+    RequestOrigin { host, secure: peer.secure, prefix: prefix.as_str(), from: None }
 }
 
 pub(super) const NO_JOIN_TOKENS: &str =
@@ -109,9 +109,9 @@ const MAX_DETAIL: usize = 300;
 static JOIN_TOKEN_FAILURES: LogLimit = LogLimit::per_second();
 
 impl Boot {
-    fn place_of<'a>(&self, head: &Head<'a>) -> Place<'a> {
+    fn place_of<'a>(&self, head: &Head<'a>) -> RequestOrigin<'a> {
         let from = self.chassis.proxies.client(head.peer, head.fields);
-        Place { from: Some(from), ..place(head.fields, head.peer, head.prefix) }
+        RequestOrigin { from: Some(from), ..place(head.fields, head.peer, head.prefix) }
     }
 
     /// Tells who wants to know that a machine asked.
@@ -137,7 +137,7 @@ impl Boot {
         })
     }
 
-    fn answer(&self, asked: &BootRequest<'_>, place: Place<'_>, now: Timestamp) -> Answer {
+    fn answer(&self, asked: &BootRequest<'_>, place: RequestOrigin<'_>, now: Timestamp) -> Answer {
         let roster = self.registry.load();
         let state = |id| self.pending_boots.state(&roster, id);
         match self.booter.answer(&roster, asked, place, now, state) {

@@ -29,7 +29,7 @@ use crate::authorisation::Sight;
 use crate::inventory::write_failure;
 use crate::inventory::{bad_parameter, bind};
 use crate::node_lookup::find_node;
-use crate::node_lookup::no_such_node;
+use crate::node_lookup::{no_selected_node, no_such_node};
 use hoist_chassis::auth::AuditContext;
 use hoist_chassis::extract::{Flag, Json, Path, Query};
 use hoist_chassis::failure::Failure;
@@ -44,13 +44,13 @@ const MAX_REASON: usize = 512;
 pub(super) fn routes() -> Vec<Route<Boot>> {
     vec![
         Route::get("/boot/v2/states", READ, list)
-            .summary("Boot states, page by page: of a selector, or wherever something was decided")
+            .summary("Boot states, page by page: of a selector, or all that are set")
             .query("selector", "which nodes, whether or not something was decided about them")
             .query("after", "the node that the last page named as `next`")
             .gives::<BootStateList>(200)
             .selective(),
         Route::put("/boot/v2/states", WRITE, put_many)
-            .summary("Decide about the booting of the nodes of a selector, in one transaction")
+            .summary("Change the boot state of the nodes of a selector, in one transaction")
             .query("selector", "which nodes")
             .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
@@ -58,17 +58,17 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
             .gives::<StatesChanged>(200)
             .selective(),
         Route::get("/boot/v2/state/{node}", READ, get)
-            .summary("What was decided about a node's booting")
+            .summary("The boot state of a node")
             .gives::<NodeBootState>(200)
             .selective(),
         Route::put("/boot/v2/state/{node}", WRITE, put)
-            .summary("Decide about a node's booting; what is absent stays as it is")
+            .summary("Change the boot state of a node; absent fields stay as they are")
             .flag("dry_run", "change nothing, say what would change")
             .takes::<StateRequest>()
             .gives::<StatesChanged>(200)
             .selective(),
         Route::post("/boot/v2/installed/{node}", AccessClass::Agent, installed)
-            .summary("A node reports that it has installed itself: from now on it boots its disk")
+            .summary("Report that a node is installed; it boots its disk from now on")
             .gives::<NodeBootState>(200),
     ]
 }
@@ -165,7 +165,7 @@ async fn put_many(
     let roster = boot.registry.roster();
     bind(&roster, &query.selector)?;
     if named(&roster, &principal, &query.selector).is_empty() {
-        return Err(no_such_node(format!("that `{}` names", query.selector)));
+        return Err(no_selected_node(&query.selector));
     }
     let terms = Terms { dry_run: query.dry_run.0, affects: query.affects, ..Terms::default() };
     let selector = query.selector;
@@ -263,7 +263,7 @@ impl Decision {
         if let Some(Some(once)) = &request.once
             && !roster.boot_config(once).is_some_and(is_seen)
         {
-            let message = format!("there is no boot configuration `{once}`");
+            let message = format!("boot configuration `{once}` not found");
             return Err(bad_parameter("once", &message, "`hoist boot list` shows all of them"));
         }
         if let Some(Some(profile)) = &request.profile
@@ -294,11 +294,10 @@ fn not_erased(
     let node = draft.node(id)?;
     let run = unerased.get(&id)?;
     let name = &node.name;
-    let what =
-        format!("its disks were to be erased in run {run}, and that has not come to its end");
+    let what = format!("the erasure of its disks in run {run} is not finished");
     let hint = format!("`hoist provision retry {name}` erases them; then the node is retired");
-    let fault = Diagnostic::new("", what).hint(hint);
-    Some(Refusal::of(Reason::Protected, Kind::Node, name, fault))
+    let diagnostic = Diagnostic::new("", what).hint(hint);
+    Some(Refusal::of(Reason::Protected, Kind::Node, name, diagnostic))
 }
 
 /// A node that holds something is not wiped by a slip of the hand.
@@ -308,8 +307,9 @@ fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refu
     if let Some(Provisioning { run, .. }) = run {
         let name = &node.name;
         let what = format!("it is in run {run} of provisioning, which decides what it boots");
-        let fault = Diagnostic::new("", what).hint(format!("`hoist provision abort {name}` first"));
-        return Some(Refusal::of(Reason::InUse, Kind::Node, name, fault));
+        let diagnostic =
+            Diagnostic::new("", what).hint(format!("`hoist provision abort {name}` first"));
+        return Some(Refusal::of(Reason::InUse, Kind::Node, name, diagnostic));
     }
     let once = request.once.as_ref().and_then(Option::as_ref);
     let by_name = once.is_some_and(|name| installs(draft.roster(), name));
@@ -318,15 +318,15 @@ fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refu
         return None;
     }
     if node.is_protected() {
-        let fault = Diagnostic::new("", "it is protected and cannot be installed")
+        let diagnostic = Diagnostic::new("", "it is protected and cannot be installed")
             .hint(format!("`hoist node protect --off {}` first", node.name));
-        return Some(Refusal::of(Reason::Protected, Kind::Node, &node.name, fault));
+        return Some(Refusal::of(Reason::Protected, Kind::Node, &node.name, diagnostic));
     }
     let state = draft.boot_state(id);
     let since = state.and_then(|state| state.installed).filter(|_| !request.reinstall)?;
-    let fault = Diagnostic::new("", format!("it is installed since {since}"))
+    let diagnostic = Diagnostic::new("", format!("it is installed since {since}"))
         .hint("`--reinstall` (`\"reinstall\": true`) installs it again; its disk may be wiped");
-    Some(Refusal::of(Reason::Protected, Kind::Node, &node.name, fault))
+    Some(Refusal::of(Reason::Protected, Kind::Node, &node.name, diagnostic))
 }
 
 fn amend(draft: &mut Draft<'_>, id: NodeId, by: &str, now: Timestamp, request: &StateRequest) {

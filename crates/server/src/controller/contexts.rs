@@ -60,7 +60,13 @@ impl Contexts {
         let agents_sent = AgentsSent::default();
         let runs = Runs::new(chassis, site, agents_sent.clone(), config.agent_silence);
 
-        let inventory = Inventory::new(chassis, site);
+        let inventory = Inventory::new(
+            chassis,
+            inventory::Dependencies {
+                site: site.clone(),
+                import_authorities: config.import_authorities,
+            },
+        );
         let boot = Boot::new(
             chassis,
             boot::Dependencies {
@@ -96,6 +102,10 @@ impl Contexts {
             advertise,
             plain_port: Arc::clone(&site.ports.plain),
         });
+        let hsm = Hsm::new(
+            chassis,
+            hsm::Dependencies { registry: site.registry.clone(), states: site.states.clone() },
+        );
         let deploy = Deploy::new(
             chassis,
             deploy::Dependencies { site: site.clone(), vault, systems, settings: config.deploy },
@@ -107,7 +117,7 @@ impl Contexts {
             boot,
             metadata,
             provision,
-            hsm: Hsm::new(chassis, site),
+            hsm,
             artifacts,
             deploy,
         }
@@ -130,6 +140,10 @@ impl Contexts {
         self.boot.start();
         self.provision.start();
         self.artifacts.start();
+    }
+
+    pub(super) fn metadata(&self) -> &Metadata {
+        &self.metadata
     }
 
     /// The context that the controller asks for the status of the site.

@@ -9,7 +9,7 @@ use axum::extract::State;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_engine::pull::{
-    Dispatcher, HEARTBEAT, LOST_AFTER, MAX_MEMORY, MAX_MESSAGE, Orders, Report,
+    Dispatcher, HEARTBEAT, LOST_AFTER, MAX_MEMORY, MAX_MESSAGE, Orders, WorkerReport,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -57,7 +57,7 @@ impl AgentGateway {
 pub(super) fn routes() -> Vec<Route<Deploy>> {
     vec![
         Route::post("/agent/v1/nodes/{node}/work", AccessClass::Agent, work)
-            .summary("The agent of a node reports results and receives jobs")
+            .summary("Report an agent's results, and receive its jobs")
             .body_limit(MAX_MESSAGE)
             .streaming()
             .takes::<Value>()
@@ -69,7 +69,7 @@ async fn work(
     State(deploy): State<Deploy>,
     Path(node): Path<String>,
     principal: Principal,
-    Json(report): Json<Report>,
+    Json(report): Json<WorkerReport>,
 ) -> Result<Json<Orders>, Failure> {
     let roster = deploy.registry.roster();
     let sight = Sight::within(&principal, Verb::Write, Context::Agent, &roster);
@@ -89,7 +89,7 @@ async fn work(
 
 impl Deploy {
     /// At once if there is something to do, else when there is, or when the time is over.
-    async fn exchange(&self, node: &str, report: &Report, wait: Duration) -> Orders {
+    async fn exchange(&self, node: &str, report: &WorkerReport, wait: Duration) -> Orders {
         let AgentGateway { dispatcher, bells } = &self.gateway;
         let bell = bells.of(node);
         let rung = bell.notified();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hoist_api::JsonText;
 use hoist_api::deploy::{
     PlanAnswer, PlanRequest, Selection, Severity, Skip, TaskFile, TaskFileDiagnostic,
 };
@@ -11,19 +12,21 @@ use hoist_deploy::layer::{Book, Layer, merge};
 use hoist_deploy::parse::parse;
 use hoist_deploy::select::{self, History};
 use hoist_deploy::spec::Sources;
-use hoist_deploy::target::{Node, Site};
+use hoist_deploy::target::{TargetNode, TargetSite};
 use hoist_engine::Plan;
 use hoist_engine::action::Catalog;
+use hoist_engine::plan::Draft;
 use hoist_model::NodeId;
 use hoist_model::node::Lifecycle;
 use hoist_site::Roster;
+use serde::Serialize;
 
 use super::elections::deployment;
 
 /// The inputs of a compilation.
 #[derive(Debug)]
 pub struct Grounds<'a> {
-    pub site: &'a Site,
+    pub site: &'a TargetSite,
     pub actions: &'a Catalog,
     /// What became of instances before.
     pub past: History,
@@ -33,8 +36,8 @@ pub struct Grounds<'a> {
 
 /// The nodes and groups that plans are made for. `installed_by` has the provisioning run of the
 /// system of each node.
-pub fn site_of(roster: &Roster, installed_by: &BTreeMap<NodeId, String>) -> Site {
-    let nodes = roster.nodes().filter(|node| node.spec.enabled).map(|node| Node {
+pub fn site_of(roster: &Roster, installed_by: &BTreeMap<NodeId, String>) -> TargetSite {
+    let nodes = roster.nodes().filter(|node| node.spec.enabled).map(|node| TargetNode {
         id: node.id,
         name: node.name.clone(),
         spec: node.spec.clone(),
@@ -46,11 +49,51 @@ pub fn site_of(roster: &Roster, installed_by: &BTreeMap<NodeId, String>) -> Site
     });
     let computed =
         roster.groups().filter_map(|group| Some((group.key(), group.spec.selector.clone()?)));
-    Site { nodes: nodes.collect(), computed_groups: computed.collect(), elections: BTreeMap::new() }
+    TargetSite {
+        nodes: nodes.collect(),
+        computed_groups: computed.collect(),
+        elections: BTreeMap::new(),
+    }
+}
+
+/// How much of a plan the answer contains, besides the plan itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Numbers and diagnostics.
+    Summary,
+    /// Also the listing.
+    Listed,
+}
+
+/// A [`PlanAnswer`] with its plan, which is written as it is in memory.
+#[derive(Debug, Serialize)]
+pub struct AnswerWithPlan<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<&'a Draft>,
+    #[serde(flatten)]
+    answer: &'a PlanAnswer,
+}
+
+impl<'a> AnswerWithPlan<'a> {
+    pub fn new(answer: &'a PlanAnswer, plan: Option<&'a Draft>) -> Self {
+        Self { plan, answer }
+    }
+}
+
+/// A plan that was made from files.
+#[derive(Debug)]
+pub struct FilePlan {
+    pub plan: Plan,
+    /// The first member of each role.
+    pub elections: BTreeMap<String, String>,
 }
 
 /// Compiles the files of a request; without a plan, the answer has the diagnostics.
-pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Option<CompiledPlan>) {
+pub fn compile(
+    request: &PlanRequest,
+    grounds: Grounds<'_>,
+    detail: Detail,
+) -> (PlanAnswer, Option<FilePlan>) {
     let mut sources = Sources::default();
     let mut found = Vec::new();
     let book = book_of(&request.files, &mut sources, &mut found);
@@ -77,8 +120,16 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
     match compile::compile(&book, grounds.site, &options) {
         Ok(compiled) => {
             found.extend(compiled.diagnostics.iter().cloned());
-            let mut answer = match Plan::new(compiled.draft.clone()) {
-                Ok(plan) => answer(&plan),
+            let listing = (detail == Detail::Listed).then(|| {
+                let deployment = deployment(&request.files);
+                let listing = compiled.listing(&sources, deployment, MAX_LISTED_EDGES);
+                JsonText::new(&listing).expect("a plain value")
+            });
+            let name = |id: &hoist_engine::StepId| compiled.vertex(*id).name.clone();
+            let prerequisites = compiled.prerequisites.iter().map(name).collect();
+            let CompiledPlan { draft, elections, .. } = compiled;
+            let plan = match Plan::new(draft) {
+                Ok(plan) => plan,
                 Err(error) => {
                     let code = diagnostic::Code::Cycle;
                     found
@@ -86,12 +137,9 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
                     return (refused(&found, &sources), None);
                 }
             };
-            answer.diagnostics = told(&found, &sources);
-            answer.listing = compiled.to_json(&sources, MAX_LISTED_EDGES);
-            answer.listing["deployment"] = deployment(&request.files).into();
-            let name = |id: &hoist_engine::StepId| compiled.vertex(*id).name.clone();
-            answer.prerequisites = compiled.prerequisites.iter().map(name).collect();
-            (answer, Some(compiled))
+            let diagnostics = told(&found, &sources);
+            let answer = PlanAnswer { diagnostics, listing, prerequisites, ..answer(&plan) };
+            (answer, Some(FilePlan { plan, elections }))
         }
         Err(wrong) => {
             found.extend(wrong);
@@ -178,7 +226,6 @@ pub(super) fn answer(plan: &Plan) -> PlanAnswer {
         Some(Skip { instance: plan.vertex(id).name.clone(), reason })
     });
     PlanAnswer {
-        plan: serde_json::to_value(plan.draft()).ok(),
         hash: plan.hash().to_owned(),
         steps: steps().count(),
         edges: plan.ids().map(|id| plan.vertex(id).after.len()).sum(),

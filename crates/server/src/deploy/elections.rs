@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_remembered() {
+    fn remembered_elections_are_bounded() {
         let mut chosen = ElectedMembers::new();
         for n in 0..MAX_REMEMBERED + 5 {
             chosen = with(&chosen, &firsts("db", &format!("n{n}"))).unwrap();

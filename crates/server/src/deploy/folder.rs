@@ -61,9 +61,21 @@ pub(super) struct RunFile {
     /// The request that the plan was compiled from, for replanning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) request: Option<PlanRequest>,
+    /// The hosts of the controllers that drove it, the first one first: output stays there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) hosts: Vec<String>,
 }
 
 impl RunFile {
+    /// Notes that a controller on this host drives the run. Returns whether that is new.
+    pub(super) fn is_driven_on(&mut self, host: &str) -> bool {
+        let is_new = self.hosts.iter().all(|known| known != host);
+        if is_new {
+            self.hosts.push(host.to_owned());
+        }
+        is_new
+    }
+
     /// Names of the task files that it was made of.
     pub(super) fn files(&self) -> Vec<String> {
         let files = self.request.iter().flat_map(|request| &request.files);
@@ -280,6 +292,11 @@ pub(super) fn adopt(root: &Path, id: &str, stored: &StoredRun) -> Result<(), Fol
     }
     FileJournal::create(&path.join(RECORDS))?.append(&stored.records)?;
     Ok(())
+}
+
+/// The name of this host.
+pub(super) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Who this controller is to others: the same after a restart.

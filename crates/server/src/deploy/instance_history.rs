@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use hoist_api::deploy::{Attempt, RunSummary, TaskFile};
-use hoist_deploy::compile::CompiledPlan;
-use hoist_deploy::select::{History, HistoryEntry, Outcome};
+use hoist_deploy::select::{History, HistoryEntry, PastOutcome};
+use hoist_engine::Plan;
 use hoist_engine::plan::Kind;
 use hoist_engine::run::{State, StepEnd};
 
@@ -43,8 +43,8 @@ pub(super) fn look_back(runs: &Runs, files: &[TaskFile]) -> Before {
 }
 
 /// Drops successes whose inputs differ from those of the current files.
-pub(super) fn forget_others(past: &mut History, now: Option<&CompiledPlan>) {
-    let vertices = now.iter().flat_map(|now| &now.draft.vertices);
+pub(super) fn forget_others(past: &mut History, now: Option<&Plan>) {
+    let vertices = now.iter().flat_map(|now| &now.draft().vertices);
     let inputs: BTreeMap<&str, &Option<String>> = vertices
         .filter_map(|vertex| match &vertex.kind {
             Kind::Step(step) => Some((vertex.name.as_str(), &step.fingerprint)),
@@ -53,8 +53,8 @@ pub(super) fn forget_others(past: &mut History, now: Option<&CompiledPlan>) {
         .collect();
     for (name, was) in past {
         let is_same = inputs.get(name.as_str()).is_some_and(|now| **now == was.fingerprint);
-        if was.state == Outcome::Good && !is_same {
-            was.state = Outcome::Open;
+        if was.state == PastOutcome::Good && !is_same {
+            was.state = PastOutcome::Open;
         }
     }
 }
@@ -66,20 +66,20 @@ impl Before {
         for (id, step) in view.steps() {
             let state = match view.run.state(id) {
                 State::Ended(StepEnd::Skipped) => continue,
-                State::Ended(ended) if ended.is_good() => Outcome::Good,
-                State::Ended(StepEnd::Failed(_) | StepEnd::Interrupted) => Outcome::Failed,
-                State::Ended(StepEnd::Blocked | StepEnd::LeftOut) => Outcome::Blocked,
-                _ => Outcome::Open,
+                State::Ended(ended) if ended.is_good() => PastOutcome::Good,
+                State::Ended(StepEnd::Failed(_) | StepEnd::Interrupted) => PastOutcome::Failed,
+                State::Ended(StepEnd::Blocked | StepEnd::LeftOut) => PastOutcome::Blocked,
+                _ => PastOutcome::Open,
             };
             // An undone instance counts as not done.
-            let state = if view.file.undoes.is_some() { Outcome::Open } else { state };
+            let state = if view.file.undoes.is_some() { PastOutcome::Open } else { state };
             let was = HistoryEntry { state, fingerprint: step.fingerprint.clone() };
             let name = view.name(id);
             let name =
                 name.strip_prefix("undo ").filter(|_| view.file.undoes.is_some()).unwrap_or(name);
             self.past.entry(name.to_owned()).or_insert(was);
             let took = attempts.get(&id).and_then(|of| of.last()).and_then(took);
-            if let Some(took) = took.filter(|_| state == Outcome::Good) {
+            if let Some(took) = took.filter(|_| state == PastOutcome::Good) {
                 self.expected_ms.entry(view.task(id).to_owned()).or_insert(took);
             }
         }

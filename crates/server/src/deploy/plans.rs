@@ -1,4 +1,6 @@
 //! From a request to a plan, and from a plan to a run.
+//!
+//! Does not belong here: compilation (`compile`), and runs once they have started (`runs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,11 +11,10 @@ use hoist_api::deploy::{
     Order, OrderResult, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
     TaskFileDiagnostic,
 };
-use hoist_api::{Code, Problem};
-use hoist_deploy::compile::CompiledPlan;
+use hoist_api::{Code, JsonText, Problem};
 use hoist_deploy::diagnostic;
 use hoist_deploy::select::History;
-use hoist_deploy::target::Site;
+use hoist_deploy::target::TargetSite;
 use hoist_diagnostic::Diagnostic;
 use hoist_engine::carry::carry_over;
 use hoist_engine::plan::{Draft, Kind, Step};
@@ -21,20 +22,21 @@ use hoist_engine::undo::UndoDraft;
 use hoist_engine::{Plan, Record, StepId};
 use http::StatusCode;
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
 
-use super::compile::{Grounds, answer, compile, site_of};
+use super::compile::{AnswerWithPlan, Detail, FilePlan, Grounds, answer, compile, site_of};
 use super::elections::{Elections, deployment};
 use super::instance_history::{forget_others, look_back};
 use super::run_commands::{about, concurrent_texts};
 use super::runs::{Begin, carried_steps, now_ms, told_gaps};
-use super::transport::{DryRunResult, MissingAction};
+use super::transport::{DryRunResult, INSTALL_PLUGIN, MissingAction};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
 use crate::authorisation::check_secrets;
 use hoist_chassis::auth::AuditContext;
 use hoist_chassis::extract::{Flag, Json, Path, Query};
 use hoist_chassis::failure::Failure;
+use hoist_chassis::large_answer::json;
 use hoist_chassis::principal::Principal;
 use hoist_chassis::route::Route;
 
@@ -52,14 +54,16 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
     };
     vec![
         with_files(Route::post("/deploy/v1/plans", READ, plan))
-            .summary("Compile task files to a plan; nothing is kept, nothing is run"),
+            .summary("Compile task files to a plan; stores and runs nothing"),
         with_files(Route::post("/deploy/v1/runs", WRITE, begin))
             .summary("Compile task files, or take a plan, and run it")
             .flag("dry_run", "only compile")
             .flag("predict", PREDICT)
             .gives::<RunSummary>(201),
         with_files(Route::post("/deploy/v1/runs/{run}/continue", WRITE, go_on))
-            .summary("Run a changed plan without what this run has done with the same inputs")
+            .summary(
+                "Run a changed plan without the steps that this run completed with the same inputs",
+            )
             .flag("dry_run", "only compile")
             .flag("predict", PREDICT)
             .gives::<RunSummary>(201),
@@ -84,8 +88,16 @@ struct DryRun {
 async fn plan(
     State(deploy): State<Deploy>,
     Json(request): Json<PlanRequest>,
-) -> Result<Json<PlanAnswer>, Failure> {
-    Ok(Json(deploy.compile(request).await?.answer))
+) -> Result<Response, Failure> {
+    let PlanResult { answer, plan, .. } = deploy.compile(request, Detail::Listed).await?;
+    with_plan(answer, plan).await
+}
+
+/// An answer with its plan. Blocks no thread of the runtime, however large the plan is.
+async fn with_plan(answer: PlanAnswer, plan: Option<Arc<Plan>>) -> Result<Response, Failure> {
+    let write = move || json(&AnswerWithPlan::new(&answer, plan.as_deref().map(Plan::draft)));
+    let written = tokio::task::spawn_blocking(write).await;
+    written.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))
 }
 
 async fn begin(
@@ -128,7 +140,7 @@ async fn undo(
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
     let (view, UndoDraft { mut draft, gaps, .. }) = deploy.undo_run(view, &order).await?;
     if order.over_changes {
-        put_back_over_changes(&mut draft);
+        undo_over_changes(&mut draft);
     }
     let left = gaps.len();
     let gaps = told_gaps(&view.plan, &gaps);
@@ -179,7 +191,7 @@ async fn undo(
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
 }
 
-fn put_back_over_changes(draft: &mut Draft) {
+fn undo_over_changes(draft: &mut Draft) {
     for vertex in &mut draft.vertices {
         if let Kind::Step(step) = &mut vertex.kind {
             let made = step.call.undoes.iter_mut().flatten();
@@ -220,23 +232,36 @@ struct Answer {
     plan: Draft,
     hash: Option<String>,
     #[serde(default)]
-    listing: Value,
+    listing: Option<AnswerListing>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct AnswerListing {
+    deployment: Option<String>,
+    elections: Option<BTreeMap<String, String>>,
+}
+
+/// Tells an answer from a plan, which has no field of this name.
+#[derive(Debug, Deserialize)]
+struct AnswerProbe {
+    plan: Option<IgnoredAny>,
 }
 
 impl SubmittedPlan {
     /// Reads a plan alone, or the complete answer; the hash of an answer guarantees an unchanged
     /// plan.
-    fn read(value: Value) -> Result<Self, Failure> {
+    fn read(given: &JsonText) -> Result<Self, Failure> {
         let no_plan = |error: serde_json::Error| {
             Failure::new(Code::InvalidBody, format!("this is no plan: {error}"))
                 .with_remedy("send one that `POST /deploy/v1/plans` gave")
         };
-        let Answer { plan, hash, listing } = if value.get("plan").is_some() {
-            serde_json::from_value(value).map_err(no_plan)?
+        let is_answer = given.read::<AnswerProbe>().is_ok_and(|probe| probe.plan.is_some());
+        let Answer { plan, hash, listing } = if is_answer {
+            given.read().map_err(no_plan)?
         } else {
-            let plan = serde_json::from_value(value).map_err(no_plan)?;
-            Answer { plan, hash: None, listing: Value::Null }
+            Answer { plan: given.read().map_err(no_plan)?, hash: None, listing: None }
         };
+        let AnswerListing { deployment, elections } = listing.unwrap_or_default();
         let plan = Plan::new(plan).map_err(|error| {
             Failure::new(Code::InvalidBody, format!("this plan cannot be run: {error}"))
         })?;
@@ -253,8 +278,8 @@ impl SubmittedPlan {
         }
         Ok(Self {
             plan: Arc::new(plan),
-            deployment: listing["deployment"].as_str().unwrap_or_default().to_owned(),
-            firsts: serde_json::from_value(listing["elections"].clone()).unwrap_or_default(),
+            deployment: deployment.unwrap_or_default(),
+            firsts: elections.unwrap_or_default(),
         })
     }
 }
@@ -279,15 +304,19 @@ impl Deploy {
     /// Starts a run; with `old`, without the instances that `old` has done.
     async fn begin(
         &self,
-        request: PlanRequest,
+        mut request: PlanRequest,
         query: &DryRun,
         (principal, audit): (&Principal, &AuditContext),
         old: Option<Old>,
     ) -> Result<Response, Failure> {
         self.runs.recovered().await;
         let allow_concurrent = request.allow_concurrent;
-        let kept = PlanRequest { plan: None, allow_concurrent: false, ..request.clone() };
-        let PlanResult { mut answer, plan, elections, firsts } = self.compile(request).await?;
+        let given = request.plan.take();
+        let kept = PlanRequest { allow_concurrent: false, ..request.clone() };
+        request.plan = given;
+        let detail = if query.dry_run.0 { Detail::Listed } else { Detail::Summary };
+        let PlanResult { mut answer, plan, elections, firsts } =
+            self.compile(request, detail).await?;
         // Programs of a plan, also those that only look, are given the secrets that it names.
         let steps = plan.iter().flat_map(|plan| plan.ids().filter_map(|id| plan.step(id)));
         check_secrets(principal, steps.flat_map(Step::secret_references))?;
@@ -310,12 +339,13 @@ impl Deploy {
                 answer.concurrent = concurrent_texts(&concurrent);
             }
             answer.skips.extend(plan.iter().flat_map(|plan| carried_over(plan, &carried)));
-            return Ok(Json(answer).into_response());
+            return with_plan(answer, plan).await;
         }
         let Some(plan) = plan else { return Err(refused(&answer)) };
         if plan.ids().all(|id| plan.step(id).is_none()) {
-            return Err(Failure::new(Code::InvalidBody, "there is nothing to do in the plan")
-                .with_remedy("`hoist deploy plan` says what files come to"));
+            return Err(Failure::new(Code::InvalidBody, "the plan has no tasks").with_remedy(
+                "`hoist deploy plan` shows the plan of the files and the reason of each skip",
+            ));
         }
         if !answer.prerequisites.is_empty() && !kept.selection.without_prerequisites {
             let names = answer.prerequisites.join(", ");
@@ -325,7 +355,7 @@ impl Deploy {
             ));
         }
         if let Some(missing) = self.missing(&plan).await?.first() {
-            let remedy = format!("{}; `hoist deploy plan` names all of them", missing.remedy());
+            let remedy = format!("{INSTALL_PLUGIN}; `hoist deploy plan` names all of them");
             let detail = format!("{missing}, and nothing was begun");
             return Err(Failure::new(Code::Conflict, detail).with_remedy(remedy));
         }
@@ -365,29 +395,30 @@ impl Deploy {
     }
 
     /// Compiles a plan and adds diagnostics of its remote nodes.
-    async fn compile(&self, request: PlanRequest) -> Result<PlanResult, Failure> {
-        let mut made = self.make(request).await?;
+    async fn compile(&self, request: PlanRequest, detail: Detail) -> Result<PlanResult, Failure> {
+        let mut made = self.make(request, detail).await?;
         if let Some(plan) = &made.plan {
             let missing = self.missing(plan).await?.into_iter().take(MAX_MISSING);
             made.answer.diagnostics.extend(missing.map(|missing| TaskFileDiagnostic {
                 severity: Severity::Warning,
                 code: diagnostic::Code::NotOnNode.as_str().to_owned(),
-                diagnostic: Diagnostic::new("", missing.to_string()).hint(missing.remedy()),
+                diagnostic: Diagnostic::new("", missing.to_string()).hint(INSTALL_PLUGIN),
                 drawing: String::new(),
             }));
         }
         Ok(made)
     }
 
-    async fn make(&self, mut request: PlanRequest) -> Result<PlanResult, Failure> {
+    async fn make(&self, mut request: PlanRequest, detail: Detail) -> Result<PlanResult, Failure> {
         let invalid = |detail: String| Failure::new(Code::InvalidBody, detail);
         let store = &*self.chassis.store;
         if let Some(given) = request.plan.take() {
-            let given = SubmittedPlan::read(given)?;
+            let given = SubmittedPlan::read(&given)?;
             let elections = Elections::read(store, &given.deployment).await?;
             elections.check(&given.firsts)?;
             let SubmittedPlan { plan, firsts, .. } = given;
-            return Ok(PlanResult { answer: answer(&plan), plan: Some(plan), elections, firsts });
+            let answer = answer(&plan);
+            return Ok(PlanResult { answer, plan: Some(plan), elections, firsts });
         }
         if request.files.is_empty() {
             return Err(invalid("there is neither a plan nor a file".to_owned())
@@ -399,23 +430,22 @@ impl Deploy {
         let installed_by = self.systems.installed_by().await?;
         let compile = move || {
             let roster = deploy.registry.roster();
-            let site = Site { elections: chosen, ..site_of(&roster, &installed_by) };
-            deploy.compile_files(&request, &site)
+            let site = TargetSite { elections: chosen, ..site_of(&roster, &installed_by) };
+            deploy.compile_files(&request, &site, detail)
         };
         let compiled = tokio::task::spawn_blocking(compile).await;
-        let (answer, compiled) =
+        let (answer, made) =
             compiled.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?;
-        let firsts = compiled.as_ref().map(|made| made.elections.clone()).unwrap_or_default();
-        let plan = compiled.map(|made| Plan::new(made.draft)).transpose();
-        let plan = plan.map_err(|error| invalid(error.to_string()))?.map(Arc::new);
-        Ok(PlanResult { answer, plan, elections, firsts })
+        let (plan, firsts) = made.map(|made| (Arc::new(made.plan), made.elections)).unzip();
+        Ok(PlanResult { answer, plan, elections, firsts: firsts.unwrap_or_default() })
     }
 
     fn compile_files(
         &self,
         request: &PlanRequest,
-        site: &Site,
-    ) -> (PlanAnswer, Option<CompiledPlan>) {
+        site: &TargetSite,
+        detail: Detail,
+    ) -> (PlanAnswer, Option<FilePlan>) {
         let before = look_back(&self.runs, &request.files);
         let mut past = before.past;
         let expected_ms = before.expected_ms;
@@ -425,9 +455,10 @@ impl Deploy {
             let all = PlanRequest { selection: Selection::default(), ..request.clone() };
             let grounds =
                 Grounds { site, actions, past: History::default(), expected_ms: BTreeMap::new() };
-            forget_others(&mut past, compile(&all, grounds).1.as_ref());
+            let made = compile(&all, grounds, Detail::Summary).1;
+            forget_others(&mut past, made.as_ref().map(|made| &made.plan));
         }
-        compile(request, Grounds { site, actions, past, expected_ms })
+        compile(request, Grounds { site, actions, past, expected_ms }, detail)
     }
 
     /// The undo plan of a run, or of some of its nodes or instances.

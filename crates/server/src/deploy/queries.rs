@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::deploy::{
-    Explanation, Instance, InstanceList, RunDetail, RunList, RunState, Trouble,
+    FailedInstance, Instance, InstanceExplanation, InstanceList, RunDetail, RunList, RunState,
 };
 use hoist_deploy::graph::{self, Drawing};
 use hoist_engine::StepId;
@@ -22,6 +22,7 @@ use super::view::{View, attempts_of, word};
 use super::{Deploy, READ, folder};
 use hoist_chassis::extract::{Flag, Json, Path, Query};
 use hoist_chassis::failure::Failure;
+use hoist_chassis::large_answer::json;
 use hoist_chassis::route::Route;
 
 /// Failures, running and held instances that are shown with a run; the rest is in its instances.
@@ -43,7 +44,7 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
             .query("limit", "most of them in one answer")
             .gives::<RunList>(200),
         Route::get("/deploy/v1/runs/{run}", READ, show)
-            .summary("One run: where it stands, failures first")
+            .summary("The state of one run, failures first")
             .gives::<RunDetail>(200),
         Route::get("/deploy/v1/runs/{run}/instances", READ, instances)
             .summary("Every task on every node, with its attempts")
@@ -53,13 +54,13 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
             .query("limit", "most of them in one answer")
             .gives::<InstanceList>(200),
         Route::get("/deploy/v1/runs/{run}/output/{instance}/{attempt}", READ, output)
-            .summary("What an attempt printed, or the end of it")
+            .summary("The output of an attempt, or its end")
             .gives_media(200, "text/plain"),
         Route::get("/deploy/v1/runs/{run}/explain/{instance}", READ, explain)
-            .summary("Why an instance is where it is")
-            .gives::<Explanation>(200),
+            .summary("The state of an instance, with its reasons")
+            .gives::<InstanceExplanation>(200),
         Route::get("/deploy/v1/runs/{run}/graph", READ, graph)
-            .summary("The run as a picture: SVG, DOT, Mermaid or JSON")
+            .summary("The graph of a run: SVG, DOT, Mermaid or JSON")
             .query("format", "`svg` (the default), `dot`, `mermaid` or `json`")
             .flag("instances", "each task on each node, not each task")
             .query("on", "only instances on these nodes, by commas")
@@ -70,7 +71,7 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
             .gives_media(200, "text/vnd.graphviz")
             .gives_media(200, "application/json"),
         Route::get("/deploy/v1/runs/{run}/plan", READ, plan)
-            .summary("The plan of a run, as it can be given to `POST /deploy/v1/runs`")
+            .summary("The plan of a run, as `POST /deploy/v1/runs` accepts it")
             .gives_media(200, "application/json"),
     ]
 }
@@ -87,10 +88,17 @@ async fn list(
     deploy.runs.recovered().await;
     let limit = limit(query.limit, LIST, MAX_LIST)?;
     let mut items = deploy.blocking(|runs| Ok(runs.list())).await?;
-    let known: BTreeSet<String> = items.iter().map(|run| run.id.clone()).collect();
     // Those of other controllers; a store that is away hides nothing of ours.
-    let others = deploy.runs.others().await;
-    items.extend(others.into_iter().filter(|run| !known.contains(&run.id)));
+    for other in deploy.runs.others().await {
+        match items.iter_mut().find(|run| run.id == other.id) {
+            None => items.push(other),
+            // Another controller resumed it.
+            Some(run) if run.state == RunState::Ended && run.records < other.records => {
+                *run = other;
+            }
+            Some(_) => {}
+        }
+    }
     items.sort_by(|a, b| b.id.cmp(&a.id));
     items.truncate(limit);
     Ok(Json(RunList { items }))
@@ -111,8 +119,7 @@ async fn show(
     let id = deploy.resolve(&run).await?;
     let dispatcher = Arc::clone(&deploy.gateway.dispatcher);
     let detail = deploy.blocking(move |runs| {
-        let summary = runs.summary(&id).ok_or_else(|| RunsError::Unknown(id.clone()))?;
-        if summary.state == RunState::Broken {
+        if let Some(summary) = runs.summary(&id).filter(|run| run.state == RunState::Broken) {
             let none = Vec::new;
             let failures = Vec::new();
             let critical = Vec::new();
@@ -137,11 +144,12 @@ async fn show(
             Err(RunsError::Folder(FolderError::Store(_))) => runs.undone_by(&id),
             Err(error) => return Err(error),
         };
-        let mut waiting = detail.running.iter_mut().filter(|one| runs.is_by_agent(one));
+        let is_here = runs.live(&id).is_some();
+        let mut waiting = detail.running.iter_mut().filter(|one| is_here && runs.is_by_agent(one));
         waiting.by_ref().for_each(|one| {
             let node = one.node.as_deref().unwrap_or_default();
             if dispatcher.heard(node).is_none() {
-                one.held_by = Some(format!("the agent of `{node}` was not heard of yet"));
+                one.held_by = Some(format!("the agent of `{node}` has not connected yet"));
             }
         });
         Ok(detail)
@@ -170,17 +178,17 @@ fn detail(view: &View, root: &std::path::Path) -> RunDetail {
     let mut running: Vec<Instance> = running.into_iter().map(&mut instance).collect();
     running.sort_by_key(|instance| instance.started.unwrap_or(u64::MAX));
     running.truncate(SHOWN);
-    let mut failures: Vec<Trouble> = bad
+    let mut failures: Vec<FailedInstance> = bad
         .into_iter()
         .map(|id| {
             let instance = instance(id);
             let blocked = view.blocked_by(id);
             let nodes: BTreeSet<_> = blocked.iter().filter_map(|id| view.node(*id)).collect();
             let output = last_lines(root, &view.file.id, id, instance.attempt);
-            Trouble { blocks: blocked.len(), blocked_nodes: nodes.len(), output, instance }
+            FailedInstance { blocks: blocked.len(), blocked_nodes: nodes.len(), output, instance }
         })
         .collect();
-    failures.sort_by_key(|trouble| Reverse(trouble.blocks));
+    failures.sort_by_key(|failed| Reverse(failed.blocks));
     failures.truncate(SHOWN);
     let critical = match view.run.outcome() {
         Some(_) => Vec::new(),
@@ -255,7 +263,7 @@ pub(super) fn one(view: &View, given: &str) -> Result<StepId, Failure> {
 }
 
 pub(super) fn no_instance(view: &View, given: &str) -> Failure {
-    let detail = format!("there is no instance `{given}` in the run");
+    let detail = format!("instance `{given}` not found in the run");
     let names = view.steps().map(|(id, _)| view.name(id));
     let remedy = match hoist_chassis::extract::nearest(given, names) {
         Some(name) => format!("did you mean `{name}`?"),
@@ -283,9 +291,12 @@ async fn output(
         }
         let bytes = folder::read_output(runs.root(), &id, step, attempt);
         let bytes = bytes.map_err(FolderError::from)?;
-        Ok(Ok(bytes))
+        let hosts = view.file.hosts;
+        let is_remote = !runs.is_known(&id) || hosts.iter().any(|host| *host != folder::host());
+        Ok(Ok((bytes, is_remote.then_some(hosts))))
     });
-    match read.await?? {
+    let (bytes, elsewhere) = read.await??;
+    match bytes {
         Some(bytes) => {
             let plain = [
                 (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
@@ -293,14 +304,28 @@ async fn output(
             ];
             Ok((plain, bytes).into_response())
         }
-        None => Err(Failure::new(Code::NotFound, "this attempt printed nothing")),
+        None => Err(no_output(elsewhere)),
     }
+}
+
+/// No output on this host; `elsewhere` has the hosts of all controllers that drove the run.
+fn no_output(elsewhere: Option<Vec<String>>) -> Failure {
+    let Some(hosts) = elsewhere else {
+        return Failure::new(Code::NotFound, "this attempt printed nothing");
+    };
+    let detail = "output of the attempt is not on this controller; it is on the controller that ran \
+                  the attempt";
+    let remedy = match hosts.as_slice() {
+        [] => "ask that controller".to_owned(),
+        hosts => format!("ask the controller on host `{}`", hosts.join("` or `")),
+    };
+    Failure::new(Code::NotFound, detail).with_remedy(remedy)
 }
 
 async fn explain(
     State(deploy): State<Deploy>,
     Path((run, instance)): Path<(String, String)>,
-) -> Result<Json<Explanation>, Failure> {
+) -> Result<Json<InstanceExplanation>, Failure> {
     let id = deploy.resolve(&run).await?;
     let explained = deploy.blocking(move |runs| {
         let view = runs.view(&id)?;
@@ -311,8 +336,7 @@ async fn explain(
 
 async fn plan(State(deploy): State<Deploy>, Path(run): Path<String>) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
-    let plan = deploy.blocking(move |runs| Ok(runs.view(&id)?.plan)).await?;
-    Ok(Json(plan.draft()).into_response())
+    deploy.blocking(move |runs| Ok(json(runs.view(&id)?.plan.draft()))).await
 }
 
 #[derive(Debug, Deserialize)]

@@ -11,7 +11,8 @@ use super::runs::Runs;
 use hoist_chassis::audit::{Retention, excess};
 
 /// How often it is looked whether other controllers have left runs behind.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The lease of a run and this together stay below 10 s.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How often old runs are removed.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);

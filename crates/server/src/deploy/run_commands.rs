@@ -10,10 +10,11 @@ use hoist_api::deploy::{Order, OrderResult, RunState};
 use hoist_engine::record::Outcome;
 use hoist_engine::run::{State as StepState, StepEnd};
 use hoist_engine::{Event, StepId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::concurrent::ConcurrentRun;
 use super::queries::no_instance;
+use super::runs::Runs;
 use super::view::{View, word};
 use super::{Deploy, WRITE};
 use hoist_chassis::auth::AuditContext;
@@ -47,12 +48,12 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         };
     }
     orders! {
-        "stop": "Start nothing new; with `now`, end also what runs; with `after`, only after a barrier or a task",
+        "stop": "Stop a run: start nothing new; `now` also ends running instances, `after` waits for a barrier or task",
         "resume": "Resume a run that was stopped, paused or failed",
         "pause": "Start nothing new, in all of the run or on nodes, until it is unpaused",
-        "unpause": "Take a pause back",
-        "hold": "Let instances not start, though they could, until they are released",
-        "release": "Take a hold back",
+        "unpause": "Unpause a run or nodes",
+        "hold": "Hold instances: they do not start until they are released",
+        "release": "Release held instances",
         "retry": "Retry instances that failed or whose outcome is unknown",
         "mark": "Set the outcome of an instance that failed or whose outcome is unknown",
     }
@@ -77,43 +78,88 @@ async fn order(
         audit.nothing_written();
     }
     let id = deploy.resolve(&run).await?;
-    let by = audit.draft().who;
-    let insists = order.allow_concurrent;
-    let (told, view, concurrent) = {
-        let id = id.clone();
-        let said = deploy.blocking(move |runs| {
+    let given = GivenCommand { word: word.to_owned(), order, by: audit.draft().who };
+    let prepared = deploy.prepare(&id, &given).await?;
+    let view = prepared.view.clone();
+    let concurrent = prepared.concurrent.clone();
+    let instances = prepared.told.about.iter().map(|id| view.name(*id).to_owned()).collect();
+    if !dry_run {
+        let of = id.clone();
+        if deploy.blocking(move |runs| Ok(runs.is_active_elsewhere(&of)?)).await? {
+            deploy.send(&id, given).await?;
+        } else {
+            deploy.carry_out(prepared).await?;
+        }
+        deploy.note(&audit, format!("run/{id}: {word}")).await;
+    }
+    let summary = deploy.blocking(move |runs| match runs.summary(&id) {
+        Some(summary) => Ok(summary),
+        None => Ok(runs.view(&id)?.summary()),
+    });
+    let run = summary.await.unwrap_or_else(|_| view.summary());
+    let gaps = Vec::new();
+    let unsure = Vec::new();
+    Ok(Json(OrderResult { run, instances, gaps, unsure, concurrent, dry_run }))
+}
+
+/// A command to a run, and the caller.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct GivenCommand {
+    word: String,
+    order: Order,
+    by: String,
+}
+
+/// A command that has an effect in the current state of its run.
+#[derive(Debug)]
+struct PreparedCommand {
+    told: RunCommand,
+    view: View,
+    concurrent: Vec<String>,
+    allow_concurrent: bool,
+}
+
+impl Deploy {
+    async fn prepare(&self, id: &str, given: &GivenCommand) -> Result<PreparedCommand, Failure> {
+        let id = id.to_owned();
+        let GivenCommand { word, order, by } = given.clone();
+        let prepared = self.blocking(move |runs| {
             let view = runs.view_to_go_on(&id)?;
-            let told = events(&view, word, &order, &by);
+            let told = events(&view, &word, &order, &by);
             let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
             let told = match told {
                 Ok(told) => told,
                 Err(refused) => return Ok(Err(refused)),
             };
             let concurrent = runs.concurrent_with_events(&id, &view.run, &told.events)?;
-            Ok(Ok((told, view, concurrent_texts(&concurrent))))
+            let concurrent = concurrent_texts(&concurrent);
+            let allow_concurrent = order.allow_concurrent;
+            Ok(Ok(PreparedCommand { told, view, concurrent, allow_concurrent }))
         });
-        said.await??
-    };
-    let before = view.records.len();
-    if !dry_run {
+        prepared.await?
+    }
+
+    /// Tells a run that no other controller drives, and waits until its journal has the command.
+    async fn carry_out(&self, prepared: PreparedCommand) -> Result<(), Failure> {
+        let PreparedCommand { told, view, allow_concurrent, .. } = prepared;
+        let before = view.records.len();
         let events = Arc::new(told.events);
         let said = Arc::clone(&events);
-        let entry = deploy.blocking(move |runs| runs.tell(&id, &said, insists)).await?;
-        if let Some(entry) = entry {
+        let tell = move |runs: &Runs| runs.tell(&view.file.id, &said, allow_concurrent);
+        if let Some(entry) = self.blocking(tell).await? {
             let heard = tokio::time::timeout(HEARD, entry.heard(&events, before)).await;
             if heard != Ok(true) {
                 return Err(unheard(heard.is_err()));
             }
         }
-        deploy.note(&audit, format!("run/{}: {word}", view.file.id)).await;
+        Ok(())
     }
-    let id = view.file.id.clone();
-    let summary = deploy.blocking(move |runs| Ok(runs.summary(&id))).await?;
-    let run = summary.unwrap_or_else(|| view.summary());
-    let instances = told.about.iter().map(|id| view.name(*id).to_owned()).collect();
-    let gaps = Vec::new();
-    let unsure = Vec::new();
-    Ok(Json(OrderResult { run, instances, gaps, unsure, concurrent, dry_run }))
+
+    /// Carries out a command that another controller was given.
+    pub(super) async fn obey(&self, id: &str, given: &GivenCommand) -> Result<(), Failure> {
+        let prepared = self.prepare(id, given).await?;
+        self.carry_out(prepared).await
+    }
 }
 
 /// Runs on the same nodes, a sentence each.
@@ -227,7 +273,7 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<RunCommand
             let mark = |id: &StepId| Event::Mark { step: *id, good, by: by.clone() };
             Ok(RunCommand { events: about.iter().map(mark).collect(), about })
         }
-        _ => Err(Failure::new(Code::UnknownRoute, format!("a run cannot be told to `{word}`"))
+        _ => Err(Failure::new(Code::UnknownRoute, format!("unknown command `{word}` for a run"))
             .with_remedy("`/openapi.json` lists the commands")),
     }
 }

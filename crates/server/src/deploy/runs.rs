@@ -1,7 +1,11 @@
 //! All runs of this controller: active ones, each with a thread of its own, and ended ones.
+//!
+//! Does not belong here: compilation of plans (`plans`, `compile`), transports (`transport`), and
+//! the form of answers (`view`).
 
 mod driver;
 mod recover;
+mod remote;
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +29,7 @@ pub(super) use self::undo::told_gaps;
 
 use self::driver::Driver;
 use self::recover::Why;
+use self::remote::RemoteViews;
 use super::concurrent::{ConcurrentRun, opened_nodes, planned_nodes, sharing};
 use super::entry::{Entry, RunJournal};
 use super::folder::{self, FolderError, RunFile};
@@ -60,6 +65,8 @@ struct Inner {
     /// Where controllers share a store.
     shared: Option<SharedRuns>,
     leaving: AtomicBool,
+    /// Views of runs of other controllers.
+    remote: RemoteViews,
     /// Held while a run is taken up, so that it is taken up once.
     taking: Mutex<()>,
     /// The last id that was given.
@@ -97,6 +104,8 @@ pub(super) struct Begin {
 pub(super) enum RunsError {
     #[error("run `{0}` not found")]
     Unknown(String),
+    #[error("run {0} ended on another controller of the site, which alone still has its journal")]
+    Elsewhere(String),
     #[error("more than one run ends in `{0}`")]
     Ambiguous(String),
     #[error("run {0} cannot be read")]
@@ -123,8 +132,8 @@ pub(super) enum RunsError {
     NoEffect,
     #[error("no thread can be made for the run")]
     NoThread(#[source] std::io::Error),
-    #[error("the program has a fault")]
-    Fault,
+    #[error("the run panicked; this is a bug of hoist")]
+    Panicked,
 }
 
 impl Runs {
@@ -145,6 +154,7 @@ impl Runs {
             summaries,
             shared,
             leaving: AtomicBool::new(false),
+            remote: RemoteViews::default(),
             taking: Mutex::default(),
             newest: Mutex::default(),
         }))
@@ -184,7 +194,7 @@ impl Runs {
         // Guarantees that no concurrent request starts, undoes or resumes a run on the same nodes.
         let _only_we = self.only_we();
         if let Some(undone) = &begin.undoes {
-            if self.goes_on(undone) {
+            if self.goes_on(undone) || self.is_active_elsewhere(undone)? {
                 return Err(RunsError::UnderWay);
             }
             if let Some(by) = self.undone_by(undone).filter(|by| self.goes_on(by)) {
@@ -284,6 +294,7 @@ impl Runs {
             undoes: begin.undoes,
             automatic: begin.automatic,
             request: begin.request,
+            hosts: vec![folder::host()],
         };
         let made = folder::create(&self.0.root, &file, plan, &begin.carried, now)?;
         let folder::NewRun { folder, journal, records } = made;
@@ -361,22 +372,29 @@ impl Runs {
         }
     }
 
+    /// Whether this controller has a run of this full id.
+    pub(super) fn is_known(&self, id: &str) -> bool {
+        self.0.known.lock().contains_key(id)
+    }
+
     /// Resolves a typed id: a full id, the end of one, or `last`, the latest run that changes
-    /// something.
-    pub(super) fn resolve(&self, given: &str) -> Result<String, RunsError> {
+    /// something. `others` are the runs of all controllers.
+    pub(super) fn resolve(&self, given: &str, others: &[RunSummary]) -> Result<String, RunsError> {
         /// Fewer characters are a typo, not a name.
         const SHORTEST: usize = 4;
-        let known = self.0.known.lock();
+        let is_aside = |known: &Known| match known {
+            Known::Live(entry) => entry.file.is_check() || entry.file.automatic,
+            Known::Ended(run) | Known::Broken(run) => run.check || run.automatic,
+        };
+        let mut known: BTreeMap<String, bool> =
+            others.iter().map(|run| (run.id.clone(), run.check || run.automatic)).collect();
+        known.extend(self.0.known.lock().iter().map(|(id, known)| (id.clone(), is_aside(known))));
         let given_lower = given.to_lowercase();
         if known.contains_key(&given_lower) {
             return Ok(given_lower);
         }
         if given == "last" {
-            let is_aside = |known: &Known| match known {
-                Known::Live(entry) => entry.file.is_check() || entry.file.automatic,
-                Known::Ended(run) | Known::Broken(run) => run.check || run.automatic,
-            };
-            let last = known.iter().rev().find(|(_, known)| !is_aside(known));
+            let last = known.iter().rev().find(|(_, is_aside)| !**is_aside);
             let last = last.map(|(id, _)| id.clone());
             return last.ok_or_else(|| RunsError::Unknown(given.to_owned()));
         }
@@ -446,9 +464,12 @@ impl Runs {
         if let Some(entry) = self.live(id) {
             return Ok(entry.view());
         }
+        if let Some(view) = self.remote_view(id)? {
+            return Ok(view);
+        }
         let read = || {
-            let (plan, file) =
-                (folder::read_plan(&self.0.root, id)?, folder::read_run(&self.0.root, id)?);
+            let plan = folder::read_plan(&self.0.root, id)?;
+            let file = folder::read_run(&self.0.root, id)?;
             let records = Arc::new(folder::read_records(&self.0.root, id)?);
             let run = Arc::new(Run::replay(&plan, records.iter())?);
             let is_broken = matches!(self.0.known.lock().get(id), Some(Known::Broken(_)));
@@ -471,6 +492,7 @@ impl Runs {
         loop {
             let known = self.0.known.lock().get(id).cloned();
             match known {
+                None if wakes && self.are_shared() => break,
                 None => return Err(RunsError::Unknown(id.to_owned())),
                 Some(Known::Live(entry))
                     if self.tell_live(&entry, events, wakes, allow_concurrent)? =>
@@ -534,7 +556,8 @@ impl Runs {
         let known = self.0.known.lock().remove(id);
         self.0.summaries.forget(id);
         // Others may have it, and then it is for them to remove.
-        if matches!(known, Some(Known::Ended(run)) if run.undoes.is_some())
+        if matches!(known, Some(Known::Ended(_)))
+            && !self.is_active_elsewhere(id).unwrap_or(true)
             && let Some(claim) = self.claim(id).ok().flatten()
         {
             claim.wipe();

@@ -1,10 +1,15 @@
 //! Runs in a store that controllers share. The store has each journal record first, written only by
 //! the holder of the run's lease, so that another controller can take the run over.
 //!
-//! `journal/<run>/run`, `journal/<run>/plan/<n>` and `journal/<run>/records/<n>` exist while the
-//! run is active; output stays on the controller that ran the step. The keys of an undo run stay
-//! until it is removed, with `journal/<run>/ended` in place of `run`: a controller that has the
-//! undone run must know its undone steps.
+//! | key | content |
+//! | --- | --- |
+//! | `journal-active/<run>` | the run, while it is active |
+//! | `journal-ended/<run>` | the run, when it has ended |
+//! | `journal/<run>/plan/<n>`, `journal/<run>/records/<n>` | its plan, compressed, and its records |
+//!
+//! The journals of the last [`KEPT`] ended runs stay, so that any controller can show, undo and
+//! resume them; those of undo runs stay until the run is removed, because a controller that has the
+//! undone run must know its undone steps. Output stays on the controller that ran the step.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,22 +24,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::folder::{self, FolderError, OWNER_CHARS, RunFile};
 use super::summaries;
-use hoist_chassis::scan::{Step, walk};
+use hoist_chassis::scan::{ScanStep, walk};
 use hoist_chassis::secret;
 
-/// A controller that was not heard of for so long has lost its runs.
-const LEASE: Duration = Duration::from_secs(15);
-const RENEW_EVERY: Duration = Duration::from_secs(4);
+/// A controller that was not heard of for so long has lost its runs. With some slack of the store
+/// and [`super::retention::LOOK_EVERY`], another controller has them within 10 s. A short pause of
+/// its controller must not move a run, so that several renewals fit.
+const LEASE: Duration = Duration::from_secs(5);
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+
+/// Journals of ended runs that stay in the store.
+const KEPT: usize = 20;
 
 /// Who holds it lets a run begin, or one go on that had ended: two controllers at once would each
 /// find that the other is on none of its nodes.
 const GATE: &str = "runs-begin";
+/// Not renewed: long enough to bring a large plan to the store.
+const GATE_LEASE: Duration = Duration::from_secs(15);
 /// How long to wait for a lease: longer than the lease of a dead controller lasts.
 const AT_GATE: Duration = Duration::from_secs(20);
 
 /// Before the store is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// Of zstd: beyond it, time grows faster than plans shrink.
+const LEVEL: i32 = 3;
 /// Largest part of a plan in one value.
 const PART: usize = 256 * 1024;
 /// Records in one value, if they are not too long.
@@ -78,6 +92,7 @@ impl Drop for Gate {
 #[derive(Debug)]
 pub(super) struct StoredRun {
     pub(super) file: RunFile,
+    pub(super) has_ended: bool,
     pub(super) plan: Vec<u8>,
     pub(super) records: Vec<Record>,
 }
@@ -99,14 +114,21 @@ impl SharedRuns {
     /// Ids of the active runs of all controllers.
     pub(super) fn list(&self) -> Result<Vec<String>, StoreError> {
         let mut found = Vec::new();
-        self.workers.block_on(walk(self.store.as_ref(), &top(), None, |record| {
-            let mut parts = record.key.as_str().split('/').skip(1);
-            if let (Some(id), Some("run")) = (parts.next(), parts.next()) {
-                found.push(id.to_owned());
-            }
-            Step::Go
+        self.workers.block_on(walk(self.store.as_ref(), &active(), None, |record| {
+            found.extend(record.key.as_str().split('/').nth(1).map(str::to_owned));
+            ScanStep::Go
         }))?;
         Ok(found)
+    }
+
+    fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
+        let found = self.workers.block_on(self.store.get(key))?;
+        Ok(found.map(|record| record.value))
+    }
+
+    /// Whether some controller has the run, and it has not ended.
+    pub(super) fn is_active(&self, id: &str) -> Result<bool, StoreError> {
+        self.get(&active().child(id)).map(|found| found.is_some())
     }
 
     /// Takes a run; `None` if another controller has it.
@@ -128,7 +150,7 @@ impl SharedRuns {
         let owner = format!("{}-{}", self.owner, secret::random_text(OWNER_CHARS));
         let until = Instant::now() + AT_GATE;
         loop {
-            let lease = self.workers.block_on(self.store.acquire(GATE, &owner, LEASE))?;
+            let lease = self.workers.block_on(self.store.acquire(GATE, &owner, GATE_LEASE))?;
             if let Some(lease) = lease {
                 return Ok(Some(Gate { shared: self.clone(), lease }));
             }
@@ -139,52 +161,100 @@ impl SharedRuns {
         }
     }
 
+    /// The summary of a run of any controller.
+    pub(super) fn summary(&self, id: &str) -> Result<Option<RunSummary>, StoreError> {
+        let found = self.get(&summaries::key(id))?;
+        Ok(found.and_then(|value| serde_json::from_slice(&value).ok()))
+    }
+
     /// Whether some controller has brought the run to its end.
     pub(super) fn has_ended(&self, id: &str) -> Result<bool, StoreError> {
-        let found = self.workers.block_on(self.store.get(&summaries::key(id)))?;
-        let summary = found.and_then(|record| serde_json::from_slice(&record.value).ok());
-        Ok(summary.is_some_and(|run: RunSummary| run.state == RunState::Ended))
+        Ok(self.summary(id)?.is_some_and(|run| run.state == RunState::Ended))
+    }
+
+    /// The data of a run whose journal is in the store, and whether it has ended.
+    pub(super) fn file(&self, id: &str) -> Result<Option<(RunFile, bool)>, FolderError> {
+        for (top, has_ended) in [(active(), false), (ended(), true)] {
+            if let Some(value) = self.get(&top.child(id))? {
+                let file = serde_json::from_slice(&value).map_err(|error| unreadable(&error))?;
+                return Ok(Some((file, has_ended)));
+            }
+        }
+        Ok(None)
     }
 
     /// The stored state of a run; `None` if there is none.
     pub(super) fn read(&self, id: &str) -> Result<Option<StoredRun>, FolderError> {
-        let mut run = None;
+        let Some((file, has_ended)) = self.file(id)? else { return Ok(None) };
         let mut plan = Vec::new();
-        let mut records = journal::MAGIC.to_vec();
-        let below = top().child(id);
+        let mut records = Vec::new();
+        let below = journals().child(id);
         let walked = walk(self.store.as_ref(), &below, None, |record| {
             match record.key.as_str().split('/').nth(2) {
-                Some("run" | "ended") => run = Some(record.value),
                 Some("plan") => plan.extend_from_slice(&record.value),
                 Some("records") => records.extend_from_slice(&record.value),
                 _ => {}
             }
-            Step::Go
+            ScanStep::Go
         });
-        self.workers.block_on(walked).map_err(FolderError::Store)?;
-        let Some(run) = run else { return Ok(None) };
-        let file = serde_json::from_slice(&run).map_err(|error| FolderError::Unreadable {
-            file: "run.json",
-            reason: error.to_string(),
-        })?;
-        let records = journal::read(&records)?.records;
-        Ok(Some(StoredRun { file, plan, records }))
+        self.workers.block_on(walked)?;
+        let plan = zstd::decode_all(&*plan).map_err(|error| unreadable(&error))?;
+        let records = journal::read_frames(&records, 0)?;
+        Ok(Some(StoredRun { file, has_ended, plan, records }))
+    }
+
+    /// The records of a run from this number on.
+    pub(super) fn records_from(&self, id: &str, first: usize) -> Result<Vec<Record>, FolderError> {
+        let below = journals().child(id).child("records");
+        let after = first.checked_sub(1).map(|before| below.child(&format!("{before:010}")));
+        let mut records = Vec::new();
+        self.workers.block_on(walk(self.store.as_ref(), &below, after, |record| {
+            records.extend_from_slice(&record.value);
+            ScanStep::Go
+        }))?;
+        let first = u32::try_from(first).expect("journals are bounded");
+        Ok(journal::read_frames(&records, first)?)
     }
 
     /// Runs of any controller that take this one back, or have; and whether they have ended.
     pub(super) fn undo_runs(&self, undone: &str) -> Result<Vec<(String, bool)>, StoreError> {
+        let mut found = self.undo_runs_below(&active(), undone)?;
+        let active = found.len();
+        found.extend(self.undo_runs_below(&ended(), undone)?);
+        let has_ended = |(at, id)| (id, at >= active);
+        Ok(found.into_iter().enumerate().map(has_ended).collect())
+    }
+
+    fn undo_runs_below(&self, top: &Key, undone: &str) -> Result<Vec<String>, StoreError> {
+        let files = self.files(top)?;
+        let undo_runs = files.into_iter().filter(|file| file.undoes.as_deref() == Some(undone));
+        Ok(undo_runs.map(|file| file.id).collect())
+    }
+
+    fn files(&self, top: &Key) -> Result<Vec<RunFile>, StoreError> {
         let mut found = Vec::new();
-        self.workers.block_on(walk(self.store.as_ref(), &top(), None, |record| {
-            let mut parts = record.key.as_str().split('/').skip(1);
-            if let (Some(id), Some(part @ ("run" | "ended"))) = (parts.next(), parts.next())
-                && let Ok(file) = serde_json::from_slice::<RunFile>(&record.value)
-                && file.undoes.as_deref() == Some(undone)
-            {
-                found.push((id.to_owned(), part == "ended"));
-            }
-            Step::Go
+        self.workers.block_on(walk(self.store.as_ref(), top, None, |record| {
+            // One of a newer version is left to a newer program.
+            found.extend(serde_json::from_slice::<RunFile>(&record.value));
+            ScanStep::Go
         }))?;
         Ok(found)
+    }
+
+    /// Removes the journals of older ended runs from the store.
+    fn prune(&self) -> Result<(), StoreError> {
+        let files = self.files(&ended())?;
+        let mut ids: Vec<String> =
+            files.into_iter().filter(|file| file.undoes.is_none()).map(|file| file.id).collect();
+        ids.sort_unstable();
+        ids.truncate(ids.len().saturating_sub(KEPT));
+        for id in ids {
+            // A controller that resumes the run just now keeps its journal.
+            if let Some(claim) = self.claim(&id)? {
+                if self.is_active(&id)? { claim.leave() } else { claim.wipe() }
+            }
+        }
+        Ok(())
     }
 
     /// Until it is done, or the store says no for good.
@@ -213,22 +283,30 @@ impl Claim {
         records: &[Record],
         gate: Option<&Gate>,
     ) -> Result<(), JournalError> {
-        let key = top().child(&self.id);
+        let key = journals().child(&self.id);
         let draft = serde_json::to_vec(plan.draft()).expect("a plain value");
+        let draft = zstd::encode_all(&*draft, LEVEL)?;
         for (n, part) in draft.chunks(PART).enumerate() {
             self.put(key.child("plan").child(&format!("{n:010}")), part.to_vec())?;
         }
         self.append(0, records)?;
         // Last: without it the rest is nothing. Who has lost the gate does not know any more whether
         // others began on the same nodes.
-        let mut txn = self.putting(key.child("run"), serde_json::to_vec(file).expect("plain"));
+        self.reopen(file, gate)
+    }
+
+    /// Marks a run as active whose journal is in the store.
+    pub(super) fn reopen(&self, file: &RunFile, gate: Option<&Gate>) -> Result<(), JournalError> {
+        let value = serde_json::to_vec(file).expect("a plain value");
+        let mut txn = self.putting(active().child(&self.id), value);
+        txn.ops.push(Op::Delete(ended().child(&self.id)));
         txn.compares.extend(gate.map(|gate| gate.lease.guard()));
         self.shared.commit(&txn, &self.lease)
     }
 
     /// Keeps records, the first of which has this number.
     pub(super) fn append(&self, first: usize, records: &[Record]) -> Result<(), JournalError> {
-        let key = top().child(&self.id).child("records");
+        let key = journals().child(&self.id).child("records");
         for (n, lot) in records.chunks(LOT).enumerate() {
             let first = first + n * LOT;
             let mut bytes = Vec::new();
@@ -273,19 +351,25 @@ impl Claim {
         });
     }
 
-    /// Ends a run: the store keeps only its summary and its undone steps.
+    /// Ends a run: its journal stays for a while, so that other controllers can show it.
     pub(super) fn end(self, file: &RunFile) {
-        let key = top().child(&self.id);
-        if file.undoes.is_none() {
-            return self.wipe();
+        let shared = self.shared.clone();
+        let value = serde_json::to_vec(file).expect("a plain value");
+        let put = Op::Put(ended().child(&self.id), value);
+        let ops = vec![Op::Delete(active().child(&self.id)), put];
+        self.finish(ops);
+        if let Err(error) = shared.prune() {
+            tracing::debug!(error = %chain(&error), "old journals are still in the store");
         }
-        let ended = Op::Put(key.child("ended"), serde_json::to_vec(file).expect("a plain value"));
-        self.finish(vec![Op::Delete(key.child("run")), ended]);
     }
 
     /// The store need not know anything of the run.
     pub(super) fn wipe(self) {
-        let ops = vec![Op::DeletePrefix(top().child(&self.id))];
+        let ops = vec![
+            Op::Delete(active().child(&self.id)),
+            Op::Delete(ended().child(&self.id)),
+            Op::DeletePrefix(journals().child(&self.id)),
+        ];
         self.finish(ops);
     }
 
@@ -313,6 +397,18 @@ impl Drop for Claim {
     }
 }
 
-fn top() -> Key {
+fn unreadable(error: &dyn std::error::Error) -> FolderError {
+    FolderError::Unreadable { file: "run.json", reason: chain(error) }
+}
+
+fn active() -> Key {
+    "journal-active".parse().expect("a literal key")
+}
+
+fn ended() -> Key {
+    "journal-ended".parse().expect("a literal key")
+}
+
+fn journals() -> Key {
     "journal".parse().expect("a literal key")
 }

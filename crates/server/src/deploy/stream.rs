@@ -23,12 +23,14 @@ use hoist_chassis::route::Route;
 /// Events in one batch.
 const BATCH: usize = 1000;
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
+/// How often the store is asked for the records of a run of another controller.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 pub(super) fn routes() -> Vec<Route<Deploy>> {
     vec![
         Route::get("/deploy/v1/runs/{run}/events", READ, events)
-            .summary("What happens in a run: its records, as server-sent events or in batches")
+            .summary("Records of a run, as server-sent events or in batches")
             .query("after", "number of the last event seen; `Last-Event-ID` wins")
             .query(
                 "wait",
@@ -87,12 +89,22 @@ async fn batch(
             count.mark_unchanged();
         }
         let found = look(deploy, live, id, after).await?;
-        let Some(mut count) = count.filter(|_| found.items.is_empty() && !is_over(&found)) else {
+        if !found.items.is_empty() || is_over(&found) {
             return Ok(found);
+        }
+        let changed = async {
+            match &mut count {
+                Some(count) => {
+                    // An error means that its thread is gone: look again.
+                    let _ = count.changed().await;
+                }
+                // Another controller has the run; its records come to the store.
+                None => tokio::time::sleep(LOOK_EVERY).await,
+            }
         };
         tokio::select! {
             () = stopping.cancelled() => return Ok(found),
-            waited = tokio::time::timeout_at(deadline, count.changed()) => {
+            waited = tokio::time::timeout_at(deadline, changed) => {
                 if waited.is_err() {
                     return Ok(found);
                 }

@@ -9,7 +9,7 @@ use hoist_store::{Key, Op, Store, StoreError, Txn};
 use tokio::sync::mpsc;
 
 use hoist_chassis::Chassis;
-use hoist_chassis::scan::{Step, walk};
+use hoist_chassis::scan::{ScanStep, walk};
 
 #[derive(Debug, Clone)]
 pub(super) struct Summaries {
@@ -60,7 +60,7 @@ impl Summaries {
         walk(self.store.as_ref(), &top(), None, |record| {
             // One of a newer version is left to a newer program.
             found.extend(serde_json::from_slice(&record.value));
-            Step::Go
+            ScanStep::Go
         })
         .await?;
         Ok(found)

@@ -1,6 +1,7 @@
 //! How a run reaches its nodes: each by the way that the site has said.
 
 mod dry_run;
+mod ssh;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,13 +11,13 @@ use hoist_deploy::actions;
 use hoist_diagnostic::chain;
 use hoist_engine::action::{self, Catalog};
 use hoist_engine::drive::Executor;
-use hoist_engine::execute::{BaseDirectory, LocalExecutor, Outputs, Site};
+use hoist_engine::execute::{BaseDirectory, ExecutionSite, LocalExecutor, Outputs};
 use hoist_engine::plan::Plan;
 use hoist_engine::plugin::{self, Isolation, Stamp};
-use hoist_engine::pull::{DispatcherJournal, DispatcherRun, LOST_AFTER};
+use hoist_engine::pull::{DispatcherJournal, DispatcherRun};
 use hoist_engine::record::{End, FailedCheck, FailureKind};
 use hoist_engine::run::{AttemptStatus, State};
-use hoist_engine::ssh::{Login, SshExecutor, SshSetup};
+use hoist_engine::ssh::SshExecutor;
 use hoist_engine::{Effect, Event, Run, StepId};
 use hoist_metadata::Resolve;
 use hoist_model::selector::Bound;
@@ -34,7 +35,7 @@ use hoist_chassis::secret;
 /// What variables with secrets begin with; every other reference is a file.
 use hoist_model::metadata_layer::SECRET_VARIABLES;
 
-pub(super) use dry_run::{DryRunResult, MissingAction};
+pub(super) use dry_run::{DryRunResult, INSTALL_PLUGIN, MissingAction};
 
 /// What all runs share.
 #[derive(Debug)]
@@ -63,8 +64,9 @@ impl action::Secrets for VaultSecrets {
         } else {
             Secret::File(reference.to_owned())
         };
-        let told = |reason| action::Failure { kind: FailureKind::Internal, reason };
-        self.0.resolve(&secret).map_err(told)
+        self.0
+            .resolve(&secret)
+            .map_err(|error| action::Failure { kind: FailureKind::Internal, reason: chain(&error) })
     }
 }
 
@@ -120,7 +122,7 @@ impl RunContext {
         let ssh = bind("deploy.ssh", &self.settings.ssh);
         let way = |name: &str| {
             let Some(node) = roster.by_name(name) else {
-                return Way::None(format!("there is no node `{name}`"));
+                return Way::None(format!("node `{name}` not found"));
             };
             let is = |bound: &Option<Bound>| {
                 bound.as_ref().is_some_and(|bound| bound.matches(&roster.subject(node)))
@@ -135,37 +137,8 @@ impl RunContext {
         names.into_iter().map(way).collect()
     }
 
-    /// The SSH credentials and the addresses of nodes.
-    fn ssh(&self, outputs: Outputs) -> SshSetup {
-        let registry = self.registry.clone();
-        let address = move |name: &str| {
-            let roster = registry.roster();
-            let node = roster.by_name(name).ok_or_else(|| format!("there is no node `{name}`"))?;
-            let address = node.spec.own_addresses().next().map(|address| address.to_string());
-            address.ok_or_else(|| format!("node `{name}` has no address; give an interface one"))
-        };
-        SshSetup {
-            login: Login {
-                user: self.settings.ssh_user.clone(),
-                key: self.settings.ssh_key.clone(),
-                port: self.settings.ssh_port,
-                known_hosts: self.settings.ssh_known_hosts.clone(),
-                ..Login::default()
-            },
-            catalog: self.catalog(),
-            secrets: Arc::clone(&self.secrets) as Arc<dyn action::Secrets>,
-            outputs,
-            lost_after: LOST_AFTER,
-            address: Arc::new(address),
-        }
-    }
-
     pub(super) fn is_by_agent(&self, node: &str) -> bool {
         self.ways([node]) == [Way::Agent]
-    }
-
-    pub(super) fn is_by_ssh(&self, node: &str) -> bool {
-        self.ways([node]) == [Way::Ssh]
     }
 }
 
@@ -202,7 +175,7 @@ impl Transport {
         run: &Run,
     ) -> Self {
         let events = entry.sender();
-        let site = Site {
+        let site = ExecutionSite {
             catalog: context.catalog(),
             secrets: Arc::clone(&context.secrets) as Arc<dyn action::Secrets>,
             outputs: Outputs::in_dir(folder.outputs()),
@@ -215,23 +188,31 @@ impl Transport {
         });
         let local = local.map_err(|error| chain(&error));
         let outputs = Outputs::in_dir(folder.outputs());
-        let ssh = SshExecutor::new(&entry.file.id, context.ssh(outputs.clone()), events.clone());
         let plan = &*entry.plan;
         let ways = context.ways(plan.draft().subjects.iter().map(String::as_str));
-        let is_with_agent = |id: &StepId| {
-            run.state(*id) == State::Running && way(&ways, plan, *id) == Some(&Way::Agent)
+        let begun = |by: &Way| {
+            let is_there =
+                |id: &StepId| run.state(*id) == State::Running && way(&ways, plan, *id) == Some(by);
+            let begun = plan.ids().filter(is_there);
+            begun.map(|id| ((id, run.attempt(id)), run.given(id).map(str::to_owned))).collect()
         };
-        let begun = plan.ids().filter(is_with_agent);
-        let begun =
-            begun.map(|id| ((id, run.attempt(id)), run.given(id).map(str::to_owned))).collect();
+        let (id, by_ssh) = (&entry.file.id, begun(&Way::Ssh));
+        let ssh =
+            SshExecutor::new(id, context.ssh(), events.clone(), outputs.clone(), plan, by_ssh);
+        let by_agent = begun(&Way::Agent);
         let dispatcher =
-            context.gateway.dispatcher.open(&entry.file.id, events.clone(), outputs, plan, begun);
+            context.gateway.dispatcher.open(id, events.clone(), outputs, plan, by_agent);
         Self { events, ways, local, ssh, dispatcher }
     }
 
-    /// The same journal; agents may forget results after it has stored them.
+    /// The same journal; nodes may forget results after it has stored them.
     pub(super) fn kept<J>(&self, plan: &Arc<Plan>, journal: J) -> DispatcherJournal<J> {
-        self.dispatcher.wrap_journal(plan, journal)
+        self.dispatcher.wrap_journal(plan, journal).and(self.ssh.work())
+    }
+
+    /// Lets nodes behind ssh forget the run, which is over.
+    pub(super) fn forget(&self) {
+        self.ssh.forget();
     }
 
     /// Answers for a node that cannot be reached.
@@ -264,11 +245,7 @@ fn way<'w>(ways: &'w [Way], plan: &Plan, step: StepId) -> Option<&'w Way> {
 
 impl Executor for Transport {
     fn act(&mut self, plan: &Plan, effect: Effect) {
-        let (Effect::Check { step, .. }
-        | Effect::Start { step, .. }
-        | Effect::Verify { step, .. }
-        | Effect::Ask { step, .. }
-        | Effect::Kill { step, .. }) = effect;
+        let (step, _) = effect.target();
         match (way(&self.ways, plan, step), &mut self.local) {
             (Some(Way::Local), Ok(local)) => local.act(plan, effect),
             (Some(Way::Local), Err(error)) => {

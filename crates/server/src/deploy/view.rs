@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use hoist_api::deploy::{
-    Attempt, CheckKind, Explanation, FailedCheck, Instance, RunEvent, RunOutcome, RunState,
+    Attempt, CheckKind, FailedCheck, Instance, InstanceExplanation, RunEvent, RunOutcome, RunState,
     RunSummary,
 };
 use hoist_deploy::spec::Sources;
@@ -211,7 +211,7 @@ impl View {
         way
     }
 
-    pub(super) fn explain(&self, id: StepId) -> Explanation {
+    pub(super) fn explain(&self, id: StepId) -> InstanceExplanation {
         let of = attempts_of(&self.records);
         let attempts = of.get(&id).cloned().unwrap_or_default();
         let instance = self.instance(id, attempts);
@@ -231,7 +231,7 @@ impl View {
         let needs = names(&self.plan.vertex(id).after);
         let needed_by = names(self.plan.successors(id));
         let (written, from) = self.written(&instance.name).unwrap_or_default();
-        Explanation { instance, because, needs, needed_by, written, from }
+        InstanceExplanation { instance, because, needs, needed_by, written, from }
     }
 
     /// Where the task of an instance was written, and each of its fields.

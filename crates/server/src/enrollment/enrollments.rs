@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hoist_metadata::provision::{Enrollment, KeyPrint, PresentedToken, Verdict, Whereabouts};
 use hoist_model::{Node, NodeId};
 use hoist_site::record::ResourceKey;
-use hoist_site::site_key::{NONCE_BYTES, Token};
+use hoist_site::site_key::{NONCE_BYTES, NodeToken};
 use hoist_site::{AddressFit, SiteKey};
 use hoist_store::{Compare, Key, Op, Record, Store, StoreError, Txn};
 
@@ -19,7 +19,7 @@ use hoist_chassis::Chassis;
 use hoist_chassis::audit::{AuditError, AuditLog, Draft};
 use hoist_chassis::clock::Clock;
 use hoist_chassis::events::EventBus;
-use hoist_chassis::scan::{Step, walk};
+use hoist_chassis::scan::{ScanStep, walk};
 
 /// Attempts of a transaction under conflicting writes.
 const TRIES: usize = 8;
@@ -91,7 +91,7 @@ impl Enrollments {
     }
 
     /// Enrolls a node; an earlier enrollment becomes void.
-    pub async fn enroll(&self, node: &Node, by: Draft) -> Result<Token, AuditError> {
+    pub async fn enroll(&self, node: &Node, by: Draft) -> Result<NodeToken, AuditError> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
         let enrollment =
@@ -139,14 +139,14 @@ impl Enrollments {
         let mut found = Vec::new();
         walk(self.store.as_ref(), &keys::enrollments(), None, |record| {
             found.push(read(&record));
-            Step::Go
+            ScanStep::Go
         })
         .await?;
         found.into_iter().collect()
     }
 
     /// The token of the node's current enrollment.
-    pub async fn token(&self, node: &Node) -> Result<Option<Token>, StoreError> {
+    pub async fn token(&self, node: &Node) -> Result<Option<NodeToken>, StoreError> {
         let record = self.store.get(&place(node.id)).await?;
         let enrollment = record.as_ref().map(read).transpose()?;
         Ok(enrollment.map(|enrollment| enrollment.token(&self.key)))
@@ -386,7 +386,7 @@ mod tests {
         let before = enrollments.enroll(&node(1), Draft::default()).await.unwrap();
         let now = enrollments.enroll(&node(1), Draft::default()).await.unwrap();
         let claim =
-            async |token: &Token| enrollments.claim(&node(1), offer(token.as_str(), key)).await;
+            async |token: &NodeToken| enrollments.claim(&node(1), offer(token.as_str(), key)).await;
         assert_eq!(claim(&before).await.unwrap(), ClaimResult::Refused);
         assert_eq!(claim(&now).await.unwrap(), CLAIMED);
         enrollments.unenroll(&node(1), Draft::default()).await.unwrap();
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_many_keys_at_once_one_takes_it() {
+    async fn one_of_many_concurrent_keys_claims_an_enrollment() {
         let store: Arc<dyn Store> = test_store();
         keep(&store, Some(&node(1))).await;
         let enrollments = enrollments(&store);

@@ -143,7 +143,7 @@ impl Hsm {
     /// Named nodes are looked up directly, without a permit.
     async fn answer<W>(
         &self,
-        turns: &AnswerPermits,
+        permits: &AnswerPermits,
         roster: Arc<Roster>,
         headers: &HeaderMap,
         named: Option<Vec<Arc<Node>>>,
@@ -161,8 +161,8 @@ impl Hsm {
         let body = if let Some(named) = named {
             few(&roster, &named, brackets, &write)
         } else {
-            let turn = turns.take().await?;
-            lend(&self.tasks, pieces(roster, brackets, write), turn)
+            let permit = permits.take().await?;
+            lend(&self.tasks, pieces(roster, brackets, write), permit)
         };
         let json = (header::CONTENT_TYPE, HeaderValue::from_static(JSON));
         let mut response = ([json], body).into_response();

@@ -241,7 +241,7 @@ impl Hsm {
         if etag::is_known(&headers, &tag) {
             return Ok(not_modified(&tag));
         }
-        let turn = self.closed.take().await?;
+        let permit = self.closed.take().await?;
         let work = tokio::task::spawn_blocking(move || {
             let seen = VisibleSite { roster: &roster, sight: sight(&principal, &roster) };
             let made = make(&seen)?;
@@ -251,7 +251,7 @@ impl Hsm {
             .await
             .map_err(|_| Failure::new(Code::Internal, "the answer could not be made"))?
             .ok_or_else(|| not_there("group or partition"))?;
-        let mut response = Response::new(lend(&self.tasks, cut(text), turn));
+        let mut response = Response::new(lend(&self.tasks, cut(text), permit));
         let json = HeaderValue::from_static(JSON);
         response.headers_mut().insert(header::CONTENT_TYPE, json);
         etag::mark(&mut response, &tag);

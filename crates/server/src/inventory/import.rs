@@ -16,6 +16,7 @@ use hoist_site::source::file::FileSource;
 use hoist_site::source::smd::{SmdOptions, SmdSource};
 use hoist_site::source::store::StoreSource;
 use hoist_site::source::{InventorySource, Location, SourceError};
+use serde::Deserialize;
 
 use super::Inventory;
 use super::refusal::write_failure;
@@ -26,7 +27,7 @@ use crate::site::Source;
 use hoist_chassis::Chassis;
 use hoist_chassis::audit::Draft;
 use hoist_chassis::auth::AuditContext;
-use hoist_chassis::extract::Json;
+use hoist_chassis::extract::{Flag, Json, Query};
 use hoist_chassis::failure::Failure;
 use hoist_chassis::principal::{Principal, Reach};
 
@@ -86,7 +87,7 @@ impl SourceConfig {
     }
 }
 
-/// Commits what the controller imports by itself, under its own name in the audit log.
+/// Commits imports of the controller itself, under its own name in the audit log.
 pub fn committer(chassis: &Chassis, source: &str) -> Arc<dyn Commit> {
     let draft = Draft {
         who: "controller".to_owned(),
@@ -97,28 +98,38 @@ pub fn committer(chassis: &Chassis, source: &str) -> Arc<dyn Commit> {
     Arc::new(AuditedCommit::new(&chassis.audit, draft))
 }
 
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct RefreshQuery {
+    #[serde(default)]
+    force: Flag,
+}
+
 pub(super) async fn refresh(
     State(inventory): State<Inventory>,
     principal: Principal,
     audit: AuditContext,
+    Query(query): Query<RefreshQuery>,
 ) -> Result<Response, Failure> {
     let source = inventory.source.as_ref().ok_or_else(|| {
         Failure::new(Code::Conflict, "this controller has no inventory source")
             .with_remedy("start it with `--inventory`, or use `hoist node import`")
     })?;
-    cycle(&inventory, source, principal, &audit).await
+    cycle(&inventory, source, query.force.0, principal, &audit).await
 }
 
 /// One cycle of the controller's own source.
 async fn cycle(
     inventory: &Inventory,
     source: &Source,
+    force: bool,
     principal: Principal,
     audit: &AuditContext,
 ) -> Result<Response, Failure> {
     let commit = ScopedCommit::new(&inventory.chassis.audit, principal, audit);
-    let report = source.importer.cycle(&commit).await.map_err(import_failure)?;
-    Ok(Json(import_report(&source.url, report)).into_response())
+    let importer = &source.importer;
+    let report =
+        if force { importer.force_cycle(&commit).await } else { importer.cycle(&commit).await };
+    Ok(Json(import_report(&source.url, report.map_err(import_failure)?)).into_response())
 }
 
 pub(super) async fn import(
@@ -133,8 +144,8 @@ pub(super) async fn import(
         Failure::new(Code::BadParameter, "the store is the inventory already")
             .with_remedy("name an SMD or a file")
     })?;
-    // Otherwise whoever may write nodes could read the controller's files: by having one sent as a
-    // token to a source of their own, or by looking at what is wrong with it as an inventory.
+    // Otherwise a principal that may write nodes could read the controller's files: as a token sent
+    // to a source of their own, or from the diagnostics of a file read as an inventory.
     let reads_files = body.token_file.is_some()
         || matches!(config.location, Location::File(_) | Location::Shared(_));
     if reads_files && principal.reach(Verb::Write, Context::Admin) != Reach::All {
@@ -148,23 +159,25 @@ pub(super) async fn import(
     // Two importers of one name would remove each other's nodes.
     if let Some(own) = inventory.source.as_ref().filter(|own| *own.importer.name() == config.name) {
         if own.url == config.url() {
-            return cycle(&inventory, own, principal, &audit).await;
+            return cycle(&inventory, own, body.force, principal, &audit).await;
         }
         let detail = format!("`{}` is the name of this controller's own source", config.name);
         let remedy = format!("use `hoist refresh` to read {}, or another --source", own.url);
         return Err(Failure::new(Code::Conflict, detail).with_remedy(remedy));
     }
     config.smd.token_file = body.token_file;
+    config.smd.authorities.clone_from(&inventory.import_authorities);
     config.reconcile.adopt = body.adopt;
-    if body.force {
-        config.reconcile.max_prune_percent = 100;
-    }
     let source = config.open().await.map_err(ImportError::Source).map_err(import_failure)?;
     let registry = inventory.registry.clone();
     let states = inventory.states.clone();
     let importer = Importer::new(registry, states, source, config.reconcile.clone(), config.every);
     let commit = ScopedCommit::new(&inventory.chassis.audit, principal, &audit);
-    let done = importer.cycle(&commit).await;
+    let done = if body.force {
+        importer.force_cycle(&commit).await
+    } else {
+        importer.cycle(&commit).await
+    };
     importer.release().await;
     Ok(Json(import_report(&config.url(), done.map_err(import_failure)?)).into_response())
 }

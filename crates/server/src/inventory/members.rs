@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{Group, Listing, NetworkObject, PartitionObject};
-use hoist_model::document::{Document, DocumentName, Spec};
+use hoist_model::document::Document;
 use hoist_model::{GroupKey, Kind, NodeId};
 use hoist_site::{Resource, Roster};
 use http::{HeaderMap, StatusCode, header};
@@ -79,7 +79,7 @@ pub(super) fn parse_group(partition: &str, name: &str) -> Result<GroupKey, Failu
 }
 
 pub(super) fn not_there(kind: &str, name: &impl std::fmt::Display) -> Failure {
-    Failure::new(Code::NotFound, format!("there is no {kind} `{name}`"))
+    Failure::new(Code::NotFound, format!("{kind} `{name}` not found"))
 }
 
 fn one<T: Serialize>(tag: &str, headers: &HeaderMap, object: impl FnOnce() -> T) -> Response {
@@ -152,8 +152,9 @@ pub(super) async fn export(
         if done {
             return None;
         }
-        let (mut last, mut looked_at, mut documents): (Option<NodeId>, _, _) =
-            (after, 0, Vec::new());
+        let mut last: Option<NodeId> = after;
+        let mut looked_at = 0;
+        let mut documents = Vec::new();
         for node in roster.nodes_after(after).take(CHUNK) {
             looked_at += 1;
             last = Some(node.id);
@@ -167,7 +168,7 @@ pub(super) async fn export(
     Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(text.fuse())).into_response())
 }
 
-/// What a reader may see of everything but nodes.
+/// The documents other than nodes that a reader may see.
 fn other_documents(roster: &Roster, principal: &Principal) -> Vec<Document> {
     let access = Access::new(principal, Verb::Read, roster);
     let partitions = roster.partitions().cloned().map(Resource::Partition);
@@ -182,35 +183,26 @@ fn other_documents(roster: &Roster, principal: &Principal) -> Vec<Document> {
     all.filter(|resource| access.covers(resource)).filter_map(document).collect()
 }
 
-/// A resource as people declare it; records that nobody declares are none.
+/// A resource as a declared document; `None` for records that are not declared.
 fn document(resource: Resource) -> Option<Document> {
-    let (name, spec) = match resource {
-        Resource::Node(node) => {
-            return Some(Document::node(node.name.clone(), node.spec.clone()));
-        }
+    let document = match resource {
+        Resource::Node(node) => Document::node(node.name.clone(), node.spec.clone()),
         Resource::Partition(partition) => {
-            (DocumentName::Plain(partition.name.clone()), Spec::Partition(partition.spec.clone()))
+            Document::Partition(partition.name.clone(), partition.spec.clone())
         }
-        Resource::Network(network) => {
-            (DocumentName::Plain(network.name.clone()), Spec::Network(network.spec.clone()))
-        }
-        Resource::Group(group) => {
-            (DocumentName::Group(group.key()), Spec::Group(group.spec.clone()))
-        }
+        Resource::Network(network) => Document::Network(network.name.clone(), network.spec.clone()),
+        Resource::Group(group) => Document::Group(group.key(), group.spec.clone()),
         Resource::Artifact(artifact) => {
-            (DocumentName::Artifact(artifact.name.clone()), Spec::Artifact(artifact.spec.clone()))
+            Document::Artifact(artifact.name.clone(), artifact.spec.clone())
         }
         Resource::BootConfig(config) => {
-            let spec = Spec::BootConfig(Box::new(config.spec.clone()));
-            (DocumentName::Plain(config.name.clone()), spec)
+            Document::BootConfig(config.name.clone(), Box::new(config.spec.clone()))
         }
         Resource::MetadataLayer(layer) => {
-            let spec = Spec::MetadataLayer(Box::new(layer.spec.clone()));
-            (DocumentName::Plain(layer.name.clone()), spec)
+            Document::MetadataLayer(layer.name.clone(), Box::new(layer.spec.clone()))
         }
         Resource::ProvisionProfile(profile) => {
-            let spec = Spec::ProvisionProfile(Box::new(profile.spec.clone()));
-            (DocumentName::Plain(profile.name.clone()), spec)
+            Document::ProvisionProfile(profile.name.clone(), Box::new(profile.spec.clone()))
         }
         Resource::BootState(_)
         | Resource::Bss(_)
@@ -218,7 +210,7 @@ fn document(resource: Resource) -> Option<Document> {
         | Resource::Set(_)
         | Resource::Tombstone(_) => return None,
     };
-    Some(Document { name, spec })
+    Some(document)
 }
 
 fn lines(documents: impl Iterator<Item = Document>) -> Vec<u8> {

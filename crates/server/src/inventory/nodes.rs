@@ -1,4 +1,6 @@
-//! Reading nodes.
+//! Routes that read nodes: listings, streams, watches and single nodes.
+//!
+//! Does not belong here: writing (`write`).
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,10 +13,10 @@ use hoist_api::admin::Verb;
 use hoist_api::inventory::{DerivedFields, Node, NodeList};
 use hoist_api::{Code, Problem};
 use hoist_diagnostic::Diagnostic;
-use hoist_model::selector::Vocabulary as _;
 use hoist_model::selector::{Bound, ParseSelectorError};
-use hoist_model::{Name, NodeId, Selector};
+use hoist_model::{NodeId, Selector};
 use hoist_site::Roster;
+use hoist_site::selector_names::unknown_name;
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 
@@ -152,7 +154,7 @@ impl NodeQuery {
     }
 }
 
-/// A selector from outside, with the place of its fault in the answer.
+/// A selector from outside, with the position of its error in the answer.
 pub(crate) fn bind(roster: &Roster, text: &str) -> Result<Bound, Failure> {
     let selector: Selector = text.parse().map_err(|error: ParseSelectorError| {
         let at = format!("selector, character {}", error.at + 1);
@@ -167,29 +169,6 @@ pub(crate) fn bind(roster: &Roster, text: &str) -> Result<Bound, Failure> {
         let problem = Problem::new(Code::BadParameter, format!("selector `{text}`: {error}"));
         Failure::from(problem.with_diagnostic(Diagnostic::new("selector", error.to_string())))
     })
-}
-
-/// A group or partition that the site does not have: a misspelt name would select nothing.
-fn unknown_name(roster: &Roster, selector: &Selector) -> Option<String> {
-    let names = selector.exact_names();
-    let has_partition = |name: &str| {
-        roster.partition(name).is_some()
-            || name.parse::<Name>().is_ok_and(|name| !roster.in_partition(&name).is_empty())
-    };
-    if let Some(name) = names.groups.into_iter().find(|name| !roster.is_group(name)) {
-        let known: Vec<_> = roster.groups().map(|group| group.name.as_str()).collect();
-        return Some(not_there("group", name, &known));
-    }
-    let name = names.partitions.into_iter().find(|name| !has_partition(name))?;
-    let known: Vec<_> = roster.partitions().map(|partition| partition.name.as_str()).collect();
-    Some(not_there("partition", name, &known))
-}
-
-fn not_there(kind: &str, name: &str, known: &[&str]) -> String {
-    match hoist_model::nearest(name, known.iter().copied()) {
-        Some(close) => format!("{kind} `{name}` does not exist; did you mean `{close}`?"),
-        None => format!("{kind} `{name}` does not exist; `hoist {kind} list` shows all of them"),
-    }
 }
 
 /// How a listing is shown.
@@ -361,7 +340,7 @@ pub(super) async fn get_by(
     let key = NodeKey::parse(&key, &value)?.on(query.network)?;
     let sight = Sight::new(&principal, Verb::Read, &roster);
     let node = key.find(&roster, &sight)?;
-    let node = node.ok_or_else(|| no_such_node(format!("with this {}: `{value}`", key.word())))?;
+    let node = node.ok_or_else(|| no_such_node(format!("with the {} `{value}`", key.word())))?;
     Ok(answer(&inventory, &roster, node, query.state.0, &headers))
 }
 
@@ -445,7 +424,7 @@ impl NodeKey {
     const WORDS: [&str; 6] = ["name", "mac", "xname", "nid", "ip", "uuid"];
 
     pub(super) fn parse(key: &str, value: &str) -> Result<Self, Failure> {
-        /// What is wrong and how to write it stand on the two sides of a semicolon.
+        /// An error has its cause before a semicolon, and its remedy after it.
         fn parsed<T: FromStr<Err: std::fmt::Display>>(at: &str, text: &str) -> Result<T, Failure> {
             text.parse().map_err(|error: T::Err| {
                 let told = error.to_string();

@@ -2,14 +2,13 @@
 
 use hoist_api::{Code, Conflict, Problem};
 use hoist_diagnostic::Diagnostic;
-use hoist_model::document::DocumentError;
 use hoist_site::plan::{Reason, Refusal};
 use hoist_site::registry::WriteError;
 
 use hoist_chassis::failure::Failure;
 
-/// Faults listed in one answer; a file with more is mended in rounds.
-pub(super) const MAX_FAULTS: usize = 100;
+/// Diagnostics in one answer; a file with more is corrected in rounds.
+pub(super) const MAX_DIAGNOSTICS: usize = 100;
 
 /// The answer to a write that was not done.
 pub(crate) fn write_failure(error: WriteError) -> Failure {
@@ -39,7 +38,7 @@ pub(crate) fn write_failure(error: WriteError) -> Failure {
 }
 
 fn refused(detail: String, refusals: &[Refusal]) -> Failure {
-    // The worst comes first: what is wrong by itself, then what is in the way.
+    // The worst comes first: invalid documents, then conflicts.
     let has = |reason| refusals.iter().any(|refusal| refusal.reason == reason);
     let code = if has(Reason::Invalid) || has(Reason::Missing) {
         Code::InvalidBody
@@ -51,20 +50,12 @@ fn refused(detail: String, refusals: &[Refusal]) -> Failure {
         Code::Conflict
     };
     let mut problem = Problem::new(code, detail);
-    for refusal in refusals.iter().take(MAX_FAULTS) {
-        let at = match refusal.fault.at.as_str() {
-            "" => refusal.subject_text(),
-            at => format!("{}: {at}", refusal.subject_text()),
-        };
-        let fault = Diagnostic {
-            at,
-            message: refusal.fault.message.clone(),
-            hint: refusal.fault.hint.clone(),
-        };
-        problem = problem.with_diagnostic(fault);
+    for refusal in refusals.iter().take(MAX_DIAGNOSTICS) {
+        problem =
+            problem.with_diagnostic(refusal.diagnostic.clone().within(&refusal.subject_text()));
         if let Some(holder) = &refusal.holder {
             problem = problem.with_conflict(Conflict {
-                field: refusal.fault.at.clone(),
+                field: refusal.diagnostic.at.clone(),
                 value: refusal.value.clone().unwrap_or_default(),
                 holder: format!("node/{holder}"),
             });
@@ -73,18 +64,15 @@ fn refused(detail: String, refusals: &[Refusal]) -> Failure {
     problem.into()
 }
 
-/// Faults of documents, each with its place in the text.
-pub(super) fn invalid_documents(errors: Vec<DocumentError>) -> Failure {
-    let detail = match errors.as_slice() {
+/// The answer to documents with problems.
+pub(super) fn invalid_documents(found: Vec<Diagnostic>) -> Failure {
+    let detail = match found.as_slice() {
         [one] => one.to_string(),
-        many => format!("{} faults in the documents", many.len()),
+        many => format!("{} problems in the documents", many.len()),
     };
     let mut problem = Problem::new(Code::InvalidBody, detail);
-    for error in errors.into_iter().take(MAX_FAULTS) {
-        let subject = error.subject.map(|subject| format!(" {subject}")).unwrap_or_default();
-        let at = format!("{}:{}:{}{subject}", error.source, error.line, error.column);
-        problem =
-            problem.with_diagnostic(Diagnostic { at, message: error.message, hint: error.hint });
+    for diagnostic in found.into_iter().take(MAX_DIAGNOSTICS) {
+        problem = problem.with_diagnostic(diagnostic);
     }
     problem.into()
 }

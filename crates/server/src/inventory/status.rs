@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use hoist_api::inventory::{ImportReport, RosterStatus, SourceStatus, Status, StoreStatus};
-use hoist_site::import::Report;
+use hoist_site::import::ImportCycle;
 use hoist_site::registry::LoadedFrom;
 
 use super::Inventory;
@@ -27,7 +27,7 @@ fn source_status(source: &Source) -> SourceStatus {
     }
 }
 
-pub(super) fn import_report(source: &str, report: Report) -> ImportReport {
+pub(super) fn import_report(source: &str, report: ImportCycle) -> ImportReport {
     ImportReport {
         source: source.to_owned(),
         idle: report.idle,
@@ -44,6 +44,7 @@ pub(super) fn import_report(source: &str, report: Report) -> ImportReport {
             .map(|(kind, count)| (kind.as_str().to_owned(), count))
             .collect(),
         alarm: report.alarm,
+        withheld: report.withheld,
         revision: report.revision,
     }
 }

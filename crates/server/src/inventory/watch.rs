@@ -73,8 +73,8 @@ struct Watcher {
     /// The site at `seen`, for a watch of some nodes: it tells the deletion of nodes that it told
     /// of before, and not even the ids of others.
     before: Option<Roster>,
-    /// The principal sees some nodes only, and must not hear of others.
-    is_limited: bool,
+    /// It is about some nodes only, and must not tell of others.
+    is_partial: bool,
     /// Changes between `seen` and `until`, in order.
     pending: VecDeque<Step>,
     until: u64,
@@ -102,6 +102,7 @@ impl Watcher {
         NodeQuery::new(&roster, principal, query.selector.as_deref())?;
         let seen = start(&roster, query.since.as_deref())?;
         let is_limited = !Sight::new(principal, Verb::Read, &roster).is_all();
+        let is_partial = is_limited || query.selector.is_some();
         let mut watcher = Self {
             inventory: inventory.clone(),
             principal: principal.clone(),
@@ -109,7 +110,7 @@ impl Watcher {
             changes,
             seen,
             before: None,
-            is_limited,
+            is_partial,
             pending: VecDeque::new(),
             until: seen,
             incarnation: roster.incarnation().as_str().to_owned(),
@@ -119,14 +120,13 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Finds the site at `seen`; `None` if it is needed and no longer known. The history of the
-    /// roster begins with this process. A watcher who may see all nodes goes on without it: a
-    /// deletion of a node that it never had does no harm.
+    /// Finds the site at `seen`; `None` if it is needed and no longer known, because the history of
+    /// the roster begins with this process. The reader must list again then.
     fn look_back(&mut self) -> Option<()> {
-        if self.is_limited || self.selector.is_some() {
-            self.before = self.inventory.registry.roster_at(self.seen).ok();
+        if self.is_partial {
+            self.before = Some(self.inventory.registry.roster_at(self.seen).ok()?);
         }
-        (self.before.is_some() || !self.is_limited).then_some(())
+        Some(())
     }
 
     /// Collects the changes after `seen`; `None` if they are no longer known.

@@ -9,7 +9,7 @@ use hoist_api::admin::Verb;
 use hoist_api::inventory::{AppliedItem, ApplyResult, FieldChange, ItemChange, Node};
 use hoist_model::NodeId;
 use hoist_site::Roster;
-use hoist_site::plan::{Change, Draft, Item};
+use hoist_site::plan::{Draft, Item, SiteChange};
 use hoist_site::registry::{Terms, WriteError, WriteOutcome};
 use http::HeaderMap;
 use http::request::Parts;
@@ -82,9 +82,9 @@ impl Writer {
         if !terms.dry_run && !written.plan.is_empty() {
             let told = serde_json::json!({
                 "revision": written.revision,
-                "created": written.plan.count(Change::Created),
-                "changed": written.plan.count(Change::Changed),
-                "removed": written.plan.count(Change::Removed),
+                "created": written.plan.count(SiteChange::Created),
+                "changed": written.plan.count(SiteChange::Changed),
+                "removed": written.plan.count(SiteChange::Removed),
                 "by": self.principal.who().to_string(),
             });
             chassis.events.publish("inventory.changed", "site", told);
@@ -134,15 +134,15 @@ fn check_version(
 
 fn applied(written: &WriteOutcome, dry_run: bool) -> ApplyResult {
     let plan = &written.plan;
-    let differing = plan.items.iter().filter(|item| item.change != Change::Unchanged);
+    let differing = plan.items.iter().filter(|item| item.change != SiteChange::Unchanged);
     let truncated = differing.clone().count() > MAX_ITEMS;
     ApplyResult {
         revision: written.revision,
         dry_run,
-        created: plan.count(Change::Created),
-        changed: plan.count(Change::Changed),
-        unchanged: plan.count(Change::Unchanged),
-        removed: plan.count(Change::Removed),
+        created: plan.count(SiteChange::Created),
+        changed: plan.count(SiteChange::Changed),
+        unchanged: plan.count(SiteChange::Unchanged),
+        removed: plan.count(SiteChange::Removed),
         affected: plan.affected.len(),
         needs_affects: written.needs_affects,
         items: differing.take(MAX_ITEMS).filter_map(item).collect(),
@@ -153,10 +153,10 @@ fn applied(written: &WriteOutcome, dry_run: bool) -> ApplyResult {
 
 fn item(item: &Item) -> Option<AppliedItem> {
     let change = match item.change {
-        Change::Created => ItemChange::Created,
-        Change::Changed => ItemChange::Changed,
-        Change::Removed => ItemChange::Removed,
-        Change::Unchanged => return None,
+        SiteChange::Created => ItemChange::Created,
+        SiteChange::Changed => ItemChange::Changed,
+        SiteChange::Removed => ItemChange::Removed,
+        SiteChange::Unchanged => return None,
     };
     let field = |field: &hoist_site::plan::FieldChange| FieldChange {
         at: field.at.clone(),

@@ -47,14 +47,14 @@ pub(crate) const NO_ADDRESS_REMEDY: &str = "declare its address (`hoist node set
      start the run with `--secrets-without-address`";
 
 /// Requests handled at once: each one reads the store, even without credentials.
-const TURNS: usize = 16;
+const PERMITS: usize = 16;
 
 /// What handing out secrets needs.
 #[derive(Debug)]
 pub(super) struct Unlock {
     pub(super) enrollments: Enrollments,
     vault: Arc<Vault>,
-    turns: Semaphore,
+    permits: Semaphore,
     counts: Counts,
     /// The second in which a refusal was last logged.
     told: AtomicI64,
@@ -65,7 +65,7 @@ impl Unlock {
         Self {
             enrollments: Enrollments::of(chassis, key),
             vault,
-            turns: Semaphore::new(TURNS),
+            permits: Semaphore::new(PERMITS),
             counts: Counts::default(),
             told: AtomicI64::new(0),
         }
@@ -114,7 +114,7 @@ async fn documents(
         return Err(metadata.refuse(RefusalReason::Plain, None, from));
     }
     let Json(asked) = Json::<DocumentsRequest>::from_request(request, &()).await?;
-    let _turn = metadata.unlock.turns.acquire().await.expect("it is never closed");
+    let _permit = metadata.unlock.permits.acquire().await.expect("it is never closed");
     let roster = metadata.boot.registry.roster();
     let UnlockedNode { node, by, secrets_without_address } =
         metadata.unlocked(&roster, &asked, from).await?;
@@ -218,7 +218,7 @@ impl Metadata {
         asked: &DocumentsRequest,
         from: IpAddr,
     ) -> Result<EnrolledNode, AccessDenied> {
-        let _turn = self.unlock.turns.acquire().await.expect("it is never closed");
+        let _permit = self.unlock.permits.acquire().await.expect("it is never closed");
         let roster = self.boot.registry.roster();
         let UnlockedNode { node, by, .. } = self.unlocked(&roster, asked, from).await?;
         Ok(EnrolledNode { roster, node, by, from })
@@ -334,8 +334,8 @@ impl Metadata {
         node: &Arc<Node>,
     ) -> Result<RenderedDocuments, Failure> {
         let token = self.key.seed(node.id, node.generation);
-        let (renderer, vault) =
-            (Arc::clone(self.provider.renderer()), Arc::clone(&self.unlock.vault));
+        let renderer = Arc::clone(self.provider.renderer());
+        let vault = Arc::clone(&self.unlock.vault);
         let roster = Arc::clone(roster);
         let node = Arc::clone(node);
         let rendering = tokio::task::spawn_blocking(move || {
@@ -384,8 +384,8 @@ impl Metadata {
 
 /// The key that was shown, if it signed.
 fn proven(asked: &DocumentsRequest) -> Option<KeyPrint> {
-    let (key, signature) =
-        (STANDARD.decode(&asked.key).ok()?, STANDARD.decode(&asked.signature).ok()?);
+    let key = STANDARD.decode(&asked.key).ok()?;
+    let signature = STANDARD.decode(&asked.signature).ok()?;
     KeyPrint::proven(&key, &signature, asked.node, &asked.token)
 }
 

@@ -1,7 +1,8 @@
 //! hoist's own documents and the seeds that lead to them.
 //!
-//! Documents are rendered on separate threads, a few at once, and cached. A node waits at most
-//! [`BUDGET`]; a later result is cached for its next request.
+//! Documents of small layers are rendered at once, on the thread that answers. Others are rendered
+//! on separate threads, a few at once. All are cached. A node waits at most [`BUDGET`]; a later
+//! result is cached for its next request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hoist_metadata::provider::{ProviderAnswer, ProviderError, ServedDocuments};
-use hoist_metadata::{Basis, MetadataProvider, Renderer};
+use hoist_metadata::{Basis, Documents, MetadataProvider, Renderer};
 use hoist_model::Node;
 use hoist_site::{Roster, SeedProvider, SeedRef, SiteKey};
 use tokio::sync::Semaphore;
@@ -38,7 +39,7 @@ struct Inner {
     key: SiteKey,
     renderer: Arc<Renderer>,
     kept: NodeCache<Arc<RenderedEntry>>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Of several who ask for one node, one renders.
     under_way: UnderWay<()>,
     /// Nodes whose last rendering lacked layers that failed.
@@ -58,7 +59,7 @@ impl Builtin {
             key,
             renderer,
             kept: NodeCache::new(ROOM),
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
             under_way: UnderWay::default(),
             failing,
         }))
@@ -71,13 +72,13 @@ impl Builtin {
         node: &Arc<Node>,
     ) -> Option<Arc<ServedDocuments>> {
         let alone = self.0.under_way.of(node.id).lock_owned().await;
-        let turn = Arc::clone(&self.0.turns).acquire_owned().await.expect("it is never closed");
+        let permit = Arc::clone(&self.0.permits).acquire_owned().await.expect("it is never closed");
         let inner = Arc::clone(&self.0);
         let roster = Arc::clone(roster);
         let node = Arc::clone(node);
         let work = tokio::task::spawn_blocking(move || {
             let served = inner.render(&roster, &node);
-            drop((turn, alone));
+            drop((permit, alone));
             served
         });
         work.await.inspect_err(|error| tracing::error!(%error, "rendering documents failed")).ok()
@@ -103,8 +104,20 @@ impl Inner {
         if !made.failed.is_empty() {
             metrics::counter!("hoist_metadata_failures_total").increment(1);
         }
-        let served = Arc::new(ServedDocuments::new(made.documents));
-        let rendered = RenderedEntry { basis: compiled.basis(node), served: Arc::clone(&served) };
+        self.keep(node, made.documents, compiled.basis(node))
+    }
+
+    /// Renders, if that takes little time.
+    fn render_now(&self, roster: &Roster, node: &Arc<Node>) -> Option<Arc<ServedDocuments>> {
+        let token = self.key.seed(node.id, node.generation);
+        let (documents, basis) = self.renderer.documents_now(roster, node, token.as_str())?;
+        self.failing.note(node.id, false);
+        Some(self.keep(node, documents, basis))
+    }
+
+    fn keep(&self, node: &Node, documents: Documents, basis: Basis) -> Arc<ServedDocuments> {
+        let served = Arc::new(ServedDocuments::new(documents));
+        let rendered = RenderedEntry { basis, served: Arc::clone(&served) };
         self.kept.put(node.id, Arc::new(rendered), served.size());
         served
     }
@@ -119,7 +132,8 @@ impl SeedProvider for Builtin {
 #[async_trait]
 impl MetadataProvider for Builtin {
     fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<ProviderAnswer> {
-        self.0.kept(roster, node).map(ProviderAnswer::Here)
+        let served = self.0.kept(roster, node).or_else(|| self.0.render_now(roster, node));
+        served.map(ProviderAnswer::Here)
     }
 
     async fn documents(
@@ -150,7 +164,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use hoist_metadata::Document;
-    use hoist_model::NodeId;
+    use hoist_model::{MetadataLayer, NodeId};
     use hoist_site::Resource;
     use hoist_site::roster::{Delta, Incarnation};
     use tokio::time::Instant;
@@ -191,16 +205,68 @@ mod tests {
 
     #[tokio::test]
     async fn acceptor_thread_serves_cached_documents_without_rendering() {
-        let (builtin, (roster, node)) = (builtin(), roster());
+        let builtin = builtin();
+        let (roster, node) = roster();
         assert_eq!(builtin.at_once(&roster, &node), None);
         let served = here(builtin.documents(&roster, &node, FROM).await);
         assert!(!served.get(Document::MetaData).is_empty());
         assert_eq!(builtin.at_once(&roster, &node), Some(ProviderAnswer::Here(served)));
     }
 
+    /// Two nodes and a layer.
+    fn site(layer: serde_json::Value) -> (Arc<Roster>, [Arc<Node>; 2]) {
+        let (_, node) = roster();
+        let other =
+            Node { id: NodeId::from_bits(2), name: "n2".parse().unwrap(), ..(*node).clone() };
+        let nodes = [node, Arc::new(other)];
+        let spec = serde_json::from_value(layer).unwrap();
+        let layer = MetadataLayer { name: "site".parse().unwrap(), spec, revision: 1 };
+        let all = nodes.iter().cloned().map(Resource::Node);
+        let all = all.chain([Resource::MetadataLayer(Arc::new(layer))]);
+        (Arc::new(Roster::build(Incarnation::new("test"), 1, 0, all)), nodes)
+    }
+
+    #[tokio::test]
+    async fn acceptor_thread_renders_for_a_node_that_never_asked() {
+        let layer = serde_json::json!({
+            "selector": "*", "hostname": "{{ node.name }}.example.org",
+            "user_data": {"write_files": [{"path": "/etc/n", "content": "{{ node.name }}\n"}]},
+        });
+        let (roster, [one, other]) = site(layer);
+        let quick = builtin();
+        assert_eq!(quick.at_once(&roster, &one), None, "the layers are not compiled yet");
+        here(quick.documents(&roster, &one, FROM).await);
+        let given = here(Ok(quick.at_once(&roster, &other).expect("documents")));
+        let slow = Builtin::new(quick.0.key.clone(), Arc::default(), Arc::default());
+        assert_eq!(given, here(slow.documents(&roster, &other, FROM).await));
+        assert!(String::from_utf8_lossy(given.get(Document::UserData)).contains("n2"));
+        let again = here(Ok(quick.at_once(&roster, &other).expect("documents")));
+        assert!(Arc::ptr_eq(&given, &again), "it is kept");
+    }
+
+    #[tokio::test]
+    async fn costly_or_failing_layers_are_not_rendered_on_acceptor_threads() {
+        let file = |content: &str| {
+            let files = serde_json::json!([{"path": "/etc/n", "content": content}]);
+            serde_json::json!({"selector": "*", "user_data": {"write_files": files}})
+        };
+        for layer in [
+            file("{% for label in node.labels %}{{ label }}{% endfor %}"),
+            file(&"x".repeat(9 * 1024)),
+            file("{{ node.labels.rack }}"),
+        ] {
+            let (roster, [one, other]) = site(layer);
+            let builtin = builtin();
+            here(builtin.documents(&roster, &one, FROM).await);
+            assert_eq!(builtin.at_once(&roster, &other), None);
+            here(builtin.documents(&roster, &other, FROM).await);
+        }
+    }
+
     #[tokio::test]
     async fn an_edit_of_another_node_leaves_what_is_kept() {
-        let (builtin, (roster, node)) = (builtin(), roster());
+        let builtin = builtin();
+        let (roster, node) = roster();
         let served = here(builtin.documents(&roster, &node, FROM).await);
         let other =
             Node { id: NodeId::from_bits(2), name: "n2".parse().unwrap(), ..(*node).clone() };
@@ -222,8 +288,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_several_who_ask_for_one_node_one_renders() {
-        let (builtin, (roster, node)) = (builtin(), roster());
+    async fn concurrent_requests_for_one_node_render_once() {
+        let builtin = builtin();
+        let (roster, node) = roster();
         let all = (0..50).map(|_| builtin.documents(&roster, &node, FROM));
         let mut all = futures_util::future::join_all(all).await.into_iter().map(here);
         let first = all.next().unwrap();
@@ -232,7 +299,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn slow_rendering_answers_retry_later_and_then_the_document() {
-        let (builtin, (roster, node)) = (builtin(), roster());
+        let builtin = builtin();
+        let (roster, node) = roster();
         // A rendering that does not end.
         let alone = builtin.0.under_way.of(node.id).lock_owned().await;
         let before = Instant::now();
@@ -248,7 +316,8 @@ mod tests {
 
     #[tokio::test]
     async fn rendering_continues_without_a_waiting_client() {
-        let (builtin, (roster, node)) = (builtin(), roster());
+        let builtin = builtin();
+        let (roster, node) = roster();
         let mut asking = builtin.documents(&roster, &node, FROM);
         // Polled once, it has begun.
         assert!(futures_util::poll!(&mut asking).is_pending());
@@ -259,10 +328,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_than_a_few_are_rendered_for_at_once() {
-        let (builtin, (roster, node)) = (builtin(), roster());
-        let turns = Arc::clone(&builtin.0.turns);
-        let all = turns.acquire_many(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
+    async fn concurrent_renderings_are_bounded() {
+        let builtin = builtin();
+        let (roster, node) = roster();
+        let permits = Arc::clone(&builtin.0.permits);
+        let all = permits.acquire_many(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
         let later = builtin.documents(&roster, &node, FROM).await;
         assert!(matches!(later, Err(ProviderError::Later { .. })), "{later:?}");
         assert_eq!(builtin.at_once(&roster, &node), None);

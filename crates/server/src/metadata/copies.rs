@@ -322,7 +322,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_damage_goes_unnoticed(at in any::<prop::sample::Index>(), bit in 0..8_u8, cut in any::<bool>()) {
+        fn damaged_copy_is_detected(at in any::<prop::sample::Index>(), bit in 0..8_u8, cut in any::<bool>()) {
             let mut text = text(node(1), &copy(9));
             let at = at.index(text.len());
             if cut {

@@ -20,7 +20,7 @@ const META_DATA: &str = "/latest/meta-data";
 
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     let all = vec![
-        Route::get("/latest", OPEN, top).summary("EC2: what there is"),
+        Route::get("/latest", OPEN, top).summary("EC2: the top-level paths"),
         Route::get("/latest/user-data", OPEN, user_data).summary("EC2: user-data"),
         Route::get(META_DATA, OPEN, meta_data).summary("EC2: the keys of meta-data"),
         Route::get("/latest/meta-data/{key}", OPEN, meta_data)
@@ -67,8 +67,9 @@ async fn meta_data(
         Failure::new(Code::NotFound, detail).into_response()
     })?;
     let path = uri.path().strip_prefix(META_DATA).unwrap_or_default();
-    let found = look(facts, path.trim_matches('/'));
-    let found = found.ok_or_else(|| Failure::new(Code::NotFound, "there is no such key"));
+    let key = path.trim_matches('/');
+    let found = look(facts, key)
+        .ok_or_else(|| Failure::new(Code::NotFound, format!("key `{key}` not found")));
     found.map(text).map_err(IntoResponse::into_response)
 }
 
@@ -78,11 +79,11 @@ impl Metadata {
         if served.known_facts().is_some() {
             return Ok(());
         }
-        let turn = self.readings.take().await?;
+        let permit = self.readings.take().await?;
         let served = Arc::clone(served);
         let work = tokio::task::spawn_blocking(move || {
             let _ = served.facts();
-            drop(turn);
+            drop(permit);
         });
         work.await.map_err(|_| Failure::new(Code::Internal, "the answer could not be made"))
     }

@@ -26,12 +26,12 @@ const WRITE: AccessClass = AccessClass::Admin { context: Context::Provision, ver
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::get("/provision/v1/enrollments", READ, list)
-            .summary("Enrollments: the nodes whose agents may get their secrets, and the keys that claimed them")
+            .summary("Enrollments: nodes whose agents may receive secrets, with the keys that claimed them")
             .gives::<Listing<Enrollment>>(200)
             .selective(),
         Route::post("/provision/v1/nodes/{node}/enrollment", WRITE, enroll)
             .summary(
-                "Enroll a node: returns the token with which its agent may get its secrets, shown only now",
+                "Enroll a node: returns the token for its agent's secrets, shown only now",
             )
             .gives::<EnrollmentToken>(200)
             .selective(),

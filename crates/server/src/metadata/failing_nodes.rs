@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hoist_chassis::health::{CheckResult, Readiness};
 use hoist_model::NodeId;
-use hoist_site::Registry;
+use hoist_site::{Registry, Roster};
 use parking_lot::Mutex;
 
 #[derive(Debug, Default)]
@@ -30,6 +30,13 @@ impl FailingNodes {
         nodes.retain(|node| exists(*node));
         nodes.len()
     }
+
+    /// Sets the gauge.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+    pub(super) fn measure(&self, roster: &Roster) {
+        let count = self.count(|node| roster.by_id(node).is_some());
+        metrics::gauge!("hoist_metadata_failing_nodes").set(count as f64);
+    }
 }
 
 pub(super) fn check(readiness: &Readiness, registry: Registry, failing: Arc<FailingNodes>) {
@@ -40,9 +47,7 @@ pub(super) fn check(readiness: &Readiness, registry: Registry, failing: Arc<Fail
     });
 }
 
-#[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
 fn judge(count: usize) -> CheckResult {
-    metrics::gauge!("hoist_metadata_failing_nodes").set(count as f64);
     match count {
         0 => CheckResult::ok(""),
         count => CheckResult::degraded(format!(

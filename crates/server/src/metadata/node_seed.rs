@@ -26,7 +26,7 @@ const ISO: &str = "application/x-iso9660-image";
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::get("/meta/v1/nodes/{node}/seed", READ, seed)
-            .summary("The kernel arguments that lead a node to its documents, with its seed token")
+            .summary("The kernel arguments with the URL of a node's documents and its seed token")
             .gives::<NodeSeed>(200)
             .selective(),
         Route::get("/meta/v1/nodes/{node}/config-drive", READ, drive)

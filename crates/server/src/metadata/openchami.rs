@@ -1,6 +1,8 @@
 //! `/cloud-init/…` with the API of `OpenCHAMI`'s service, for sites that migrate. Its admin writes
 //! become metadata layers whose names begin with `ochami-`; values that a layer cannot hold are
 //! refused, never dropped.
+//!
+//! Does not belong here: rendering, which is the same for every client (`seed`, `hoist-metadata`).
 
 use std::sync::Arc;
 
@@ -128,7 +130,7 @@ struct InstanceInfo {
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::post("/cloud-init/phone-home/{id}", OPEN, phone_home)
-            .summary("OpenCHAMI: a node says that it is up; who it is, its address says")
+            .summary("OpenCHAMI: report that a node is up; its address identifies it")
             .reason(
                 "Nothing. A report counts for the node whose address sends it and ends no \
                  installation",
@@ -138,39 +140,39 @@ pub(super) fn routes() -> Vec<Route<Metadata>> {
             .lenient()
             .gives_nothing(200),
         Route::get("/cloud-init/version", OPEN, version)
-            .summary("OpenCHAMI: what answers here")
+            .summary("OpenCHAMI: version of the service")
             .reason("The version of hoist")
             .gives::<Value>(200),
         Route::get("/cloud-init/admin/cluster-defaults", READ, get_defaults)
-            .summary("OpenCHAMI: what all nodes are told")
+            .summary("OpenCHAMI: defaults of all nodes")
             .gives::<ClusterDefaults>(200),
         Route::post("/cloud-init/admin/cluster-defaults", WRITE, post_defaults)
-            .summary("OpenCHAMI: change what all nodes are told; what is empty stays")
+            .summary("OpenCHAMI: change the defaults of all nodes; empty fields stay as they are")
             .takes::<ClusterDefaults>()
             .gives_nothing(201),
         Route::get("/cloud-init/admin/groups", READ, list_groups)
-            .summary("OpenCHAMI: what groups are told, by name")
+            .summary("OpenCHAMI: cloud-init data of all groups, by name")
             .gives::<Map<String, Value>>(200),
         Route::post("/cloud-init/admin/groups", WRITE, post_group)
-            .summary("OpenCHAMI: say what a group is told; 409 if something is said already")
+            .summary("OpenCHAMI: create the cloud-init data of a group; 409 if it exists")
             .takes::<OchamiGroup>()
             .gives_nothing(201),
         Route::get("/cloud-init/admin/groups/{name}", READ, get_group)
-            .summary("OpenCHAMI: what a group is told")
+            .summary("OpenCHAMI: cloud-init data of a group")
             .gives::<OchamiGroup>(200),
         Route::put("/cloud-init/admin/groups/{name}", WRITE, put_group)
-            .summary("OpenCHAMI: say what a group is told")
+            .summary("OpenCHAMI: set the cloud-init data of a group")
             .takes::<OchamiGroup>()
             .gives_nothing(201),
         Route::delete("/cloud-init/admin/groups/{name}", WRITE, delete_group)
-            .summary("OpenCHAMI: tell a group nothing any more")
+            .summary("OpenCHAMI: remove the cloud-init data of a group")
             .gives_nothing(200),
         Route::put("/cloud-init/admin/instance-info/{id}", WRITE, put_instance)
-            .summary("OpenCHAMI: say what a node is told")
+            .summary("OpenCHAMI: set the cloud-init data of a node")
             .takes::<InstanceInfo>()
             .gives_nothing(201),
         Route::get("/cloud-init/admin/impersonation/{id}/{doc}", READ, impersonate)
-            .summary("OpenCHAMI: a document as a node gets it")
+            .summary("OpenCHAMI: a document as a node receives it")
             .gives_media(200, "text/plain"),
     ]
 }
@@ -582,10 +584,12 @@ fn layer_of(group: &OchamiGroup) -> Result<MetadataLayerSpec, Failure> {
         return Ok(spec);
     }
     let Some(yaml) = text.strip_prefix("#cloud-config") else {
-        return Err(unsayable("its first line does not say what it is"));
+        return Err(unsayable("its first line has no known type"));
     };
     if is_template(yaml) {
-        return Err(unsayable("it looks like a template, and its first line does not say so"));
+        return Err(unsayable(
+            "it has template expressions, but its first line is not `## template: jinja`",
+        ));
     }
     spec.vendor_data = cloud_config("file.content", &text).map_err(|errors| {
         let detail = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -649,9 +653,9 @@ impl Metadata {
 }
 
 fn put_layer(draft: &mut Draft<'_>, name: &Name, spec: MetadataLayerSpec) -> Result<(), Failure> {
-    if let Some(fault) = spec.check().into_iter().next() {
-        let hint = fault.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-        let detail = format!("{}: {}{hint}", fault.at, fault.message);
+    if let Some(diagnostic) = spec.check().into_iter().next() {
+        let hint = diagnostic.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        let detail = format!("{}: {}{hint}", diagnostic.at, diagnostic.message);
         return Err(Failure::new(Code::InvalidBody, detail));
     }
     draft.put::<MetadataLayer>(name.clone(), spec);

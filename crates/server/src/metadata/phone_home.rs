@@ -28,7 +28,7 @@ pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::post("/meta/v1/phone-home/{node}/{token}", AccessClass::Proof, proven)
             .reason("Proof: the seed token of the node, in the path")
-            .summary("A node says that it is up, as a form or as JSON")
+            .summary("Report that a node is up, as a form or as JSON")
             .takes::<PhoneHome>()
             .body_limit(MAX_TOLD)
             .lenient()

@@ -2,6 +2,8 @@
 //!
 //! A node waits at most [`BUDGET`]. Fetched documents are cached in memory and on disk, revalidated
 //! with their `ETag`, and served when the other service fails.
+//!
+//! Does not belong here: documents that hoist renders itself (`builtin`).
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -76,7 +78,7 @@ struct Inner {
     key: SiteKey,
     url: Pattern,
     client: reqwest::Client,
-    turns: Semaphore,
+    permits: Semaphore,
     readings: Arc<Semaphore>,
     /// Of several who ask for one node, one fetches; the others learn when that failed.
     under_way: UnderWay<Option<Instant>>,
@@ -176,7 +178,7 @@ impl Proxy {
             key,
             url,
             client,
-            turns: Semaphore::new(AT_ONCE),
+            permits: Semaphore::new(AT_ONCE),
             readings: Arc::new(Semaphore::new(READ_AT_ONCE)),
             under_way: UnderWay::default(),
             kept: NodeCache::new(ROOM),
@@ -266,7 +268,7 @@ impl Inner {
         identity: &Identity,
         before: Option<&CachedDocuments>,
     ) -> Result<CachedDocuments, FetchError> {
-        let _turn = self.turns.acquire().await.expect("it is never closed");
+        let _permit = self.permits.acquire().await.expect("it is never closed");
         let url = &identity.url;
         let address = identity.address;
         let one = |(at, document): (usize, Document)| {
@@ -309,11 +311,11 @@ impl Inner {
         served: Arc<ServedDocuments>,
     ) -> Result<Arc<ServedDocuments>, FetchError> {
         let readings = Arc::clone(&self.readings);
-        let turn = readings.acquire_owned().await.expect("it is never closed");
+        let permit = readings.acquire_owned().await.expect("it is never closed");
         let reading = tokio::task::spawn_blocking(move || {
             let instance = served.facts().map(|facts| facts.instance_id().is_some());
             let instance = instance.map_err(|error| FetchError::NotMetaData(error.clone()));
-            drop(turn);
+            drop(permit);
             if instance? { Ok(served) } else { Err(FetchError::NoInstanceId) }
         });
         reading.await.unwrap_or_else(|died| std::panic::resume_unwind(died.into_panic()))

@@ -40,7 +40,7 @@ pub(super) const TOKEN: &str = "(token)";
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::get("/meta/v1/layers", READ, list)
-            .summary("All metadata layers, with how many nodes each speaks of")
+            .summary("All metadata layers, with the number of nodes that each selects")
             .gives::<Listing<MetadataLayerObject>>(200)
             .selective(),
         Route::get("/meta/v1/layers/{name}", READ, get)
@@ -48,7 +48,7 @@ pub(super) fn routes() -> Vec<Route<Metadata>> {
             .gives::<MetadataLayerObject>(200)
             .selective(),
         Route::get("/meta/v1/nodes/{node}/render", READ, render)
-            .summary("What a node would be told; secrets are not shown, and nothing is written")
+            .summary("The cloud-init documents of a node, without secrets; writes nothing")
             .query("doc", "`meta-data`, `user-data`, `vendor-data` or `network-config`; else all")
             .flag("trace", "with the layer that every key comes from")
             .gives::<RenderedMetadata>(200)
@@ -66,12 +66,12 @@ impl Metadata {
         &self,
         work: impl FnOnce(&Renderer, &Arc<Roster>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let turn = self.turns.take().await?;
+        let permit = self.permits.take().await?;
         let renderer = Arc::clone(self.provider.renderer());
         let roster = self.boot.registry.roster();
         let work = tokio::task::spawn_blocking(move || {
             let made = work(&renderer, &roster);
-            drop(turn);
+            drop(permit);
             made
         });
         work.await.map_err(|_| Failure::new(Code::Internal, "the answer could not be made"))
@@ -122,7 +122,7 @@ async fn get(
             is_seen(&access, layer).then(|| MetadataLayerObject::from_stored(layer, nodes))
         });
         seen.ok_or_else(|| {
-            Failure::new(Code::NotFound, format!("there is no metadata layer `{name}`"))
+            Failure::new(Code::NotFound, format!("metadata layer `{name}` not found"))
                 .with_remedy("`hoist metadata list` shows all of them")
         })
     });
@@ -180,8 +180,8 @@ fn document(word: &str) -> Result<Document, Failure> {
         let known = Document::ALL.map(Document::as_str).join(", ");
         bad_parameter(
             "doc",
-            &format!("there is no document `{word}`"),
-            &format!("there are {known}"),
+            &format!("document `{word}` not found"),
+            &format!("the documents are {known}"),
         )
     })
 }

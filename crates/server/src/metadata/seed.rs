@@ -81,7 +81,7 @@ pub(super) fn routes(metadata: &Metadata) -> Vec<Route<Metadata>> {
     let openchami = metadata.clone();
     vec![
         Route::get("/meta/v1/seed/{node}/{token}/{doc}", OPEN, by_token)
-            .summary("A document of cloud-init, for the node that the token is of")
+            .summary("A cloud-init document for the node of the token")
             .reason(
                 "The documents of a node, without secrets, for the seed token in the path. \
                  cloud-init has no other credentials",
@@ -90,13 +90,13 @@ pub(super) fn routes(metadata: &Metadata) -> Vec<Route<Metadata>> {
             .lenient()
             .direct(move |head| direct(&with_token, head)),
         Route::get("/meta/v1/seed/{doc}", OPEN, by_address)
-            .summary("A document of cloud-init, for the node with the address of who asks")
+            .summary("A cloud-init document for the node with the caller's address")
             .reason("The documents of the node whose address asks, without secrets")
             .gives_media(200, "text/plain")
             .lenient()
             .direct(move |head| direct(&bare, head)),
         Route::get("/cloud-init/{doc}", OPEN, by_address)
-            .summary("The same, as OpenCHAMI's cloud-init service has it")
+            .summary("OpenCHAMI: a cloud-init document for the node with the caller's address")
             .reason(
                 "The documents of the node whose address asks, without secrets, and those of its \
                  groups",
@@ -204,8 +204,8 @@ impl Metadata {
         }
         let Some(document) = Document::from_word(doc) else {
             let known = Document::ALL.map(Document::as_str).join(", ");
-            let failure = Failure::new(Code::NotFound, "there is no such document");
-            return failure.with_remedy(format!("there are {known}")).into_response();
+            let failure = Failure::new(Code::NotFound, format!("document `{doc}` not found"));
+            return failure.with_remedy(format!("the documents are {known}")).into_response();
         };
         match self.given(roster, &asking, from, headers).await {
             Ok(ProviderAnswer::Here(served)) => respond(&served, document, headers),

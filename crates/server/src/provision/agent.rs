@@ -3,14 +3,18 @@
 //! this run.
 //!
 //! Guarantees that a report is durable before the agent gets its next instruction.
+//!
+//! Does not belong here: the content of jobs (`job`, `document`) and decisions about runs
+//! (`decide`).
 
 use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::provision::{
-    DocumentsRequest, Event, EventsAnswer, EventsRequest, Go, How, MAX_EVENTS, MAX_EVENTS_REQUEST,
-    MAX_JOB_REQUEST, MAX_REPORT, NextAction, NodeDiagnostic, NodeRunState, Outcome, Phase,
-    Progress, ProvisioningJob, ProvisioningJobRequest, Report, ReportAnswer, RootDisk,
+    Directive, DocumentsRequest, Event, EventsAnswer, EventsRequest, MAX_EVENTS,
+    MAX_EVENTS_REQUEST, MAX_JOB_REQUEST, MAX_REPORT, NextAction, NodeDiagnostic, NodeRunState,
+    Outcome, Phase, Progress, ProvisionOptions, ProvisioningJob, ProvisioningJobRequest, Report,
+    ReportAnswer, RootDisk,
 };
 use hoist_diagnostic::Diagnostic;
 use hoist_model::{BootState, NodeId, ProvisionProfileSpec};
@@ -23,7 +27,7 @@ use subtle::ConstantTimeEq as _;
 use super::backup;
 use super::erasure;
 use super::keys;
-use super::record::{FactsRecord, NodeRecord, Stored, UndoState};
+use super::record::{FactsRecord, NodeRecord, StoredValue, UndoState};
 use super::runs::{NodeChange, print};
 use super::stuck::kept_for_later;
 use super::{BootChange, Provision};
@@ -60,19 +64,19 @@ pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
         Route::post("/provision/v1/agent/job", AccessClass::Proof, job)
             .reason("Proof: the provision token and the signature of the agent's key, over TLS")
-            .summary("An agent asks what it shall do; over TLS only")
+            .summary("Request the provisioning job of a node; over TLS only")
             .takes::<ProvisioningJobRequest>()
             .body_limit(MAX_JOB_REQUEST)
             .gives::<ProvisioningJob>(200),
         Route::post("/provision/v1/agent/runs/{run}/events", AccessClass::Proof, events)
             .reason(SESSION)
-            .summary("An agent says how far it is, with its session as bearer token")
+            .summary("Report an agent's progress, with its session as bearer token")
             .takes::<EventsRequest>()
             .body_limit(MAX_EVENTS_REQUEST)
             .gives::<EventsAnswer>(200),
         Route::post("/provision/v1/agent/runs/{run}/report", AccessClass::Proof, report)
             .reason(SESSION)
-            .summary("An agent says what came of it; it is durable before it is answered")
+            .summary("Report the result of an agent; durable before the answer")
             .takes::<Report>()
             .body_limit(MAX_REPORT)
             .gives::<ReportAnswer>(200),
@@ -163,7 +167,7 @@ impl Provision {
         run: &str,
         peer: &Peer,
         headers: &HeaderMap,
-    ) -> Result<Stored<NodeRecord>, Failure> {
+    ) -> Result<StoredValue<NodeRecord>, Failure> {
         let from = self.metadata.client(peer, headers);
         self.metadata.check_secure(peer, from)?;
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -181,7 +185,9 @@ impl Provision {
         }
         if kept.value.over.iter().any(is_it) {
             let name = &kept.value.shown.node;
-            let detail = format!("node `{name}` was begun once more, or ended, since");
+            let detail = format!(
+                "node `{name}`: this attempt is over: the node was restarted or its run ended"
+            );
             return Err(Failure::new(Code::AttemptOver, detail));
         }
         Err(refused())
@@ -189,7 +195,7 @@ impl Provision {
 
     async fn take_in(
         &self,
-        node: Stored<NodeRecord>,
+        node: StoredValue<NodeRecord>,
         events: Vec<Event>,
         audit: &AuditContext,
     ) -> Result<Json<EventsAnswer>, Failure> {
@@ -203,17 +209,18 @@ impl Provision {
         }
         let last = events.last().map(|event| (event.seq, progress(event, self.runs.now())));
         let works = record.shown.state == NodeRunState::Working;
-        let mut go = if record.abort || !works { Go::Abort } else { Go::On };
+        let mut directive =
+            if record.abort || !works { Directive::Abort } else { Directive::Continue };
         if let Some((seq, progress)) = last.filter(|_| works)
             && self.runs.heard_of(record, &progress)
         {
-            go = self.keep_progress(record, seq, &progress).await?.unwrap_or(go);
+            directive = self.keep_progress(record, seq, &progress).await?.unwrap_or(directive);
         } else if works && self.runs.is_worth_writing(record) {
             self.keep_life(record).await?;
         }
         // Progress is observed state, not an audited change.
         audit.nothing_written();
-        Ok(Json(EventsAnswer { go }))
+        Ok(Json(EventsAnswer { directive }))
     }
 
     async fn keep_progress(
@@ -221,7 +228,7 @@ impl Provision {
         record: &NodeRecord,
         seq: u64,
         progress: &Progress,
-    ) -> Result<Option<Go>, Failure> {
+    ) -> Result<Option<Directive>, Failure> {
         let run = &record.shown.run;
         let id = record.shown.id;
         let kept = self.runs.keep(run, id, |node| {
@@ -235,7 +242,7 @@ impl Provision {
                 next
             })
         });
-        Ok(kept.await?.map(|node| if node.abort { Go::Abort } else { Go::On }))
+        Ok(kept.await?.map(|node| if node.abort { Directive::Abort } else { Directive::Continue }))
     }
 
     /// An agent in a long step says nothing but that it lives.
@@ -333,7 +340,7 @@ enum Again {
 }
 
 impl Flow {
-    fn of(spec: Option<&ProvisionProfileSpec>, how: &How, node: &NodeRecord) -> Self {
+    fn of(spec: Option<&ProvisionProfileSpec>, how: &ProvisionOptions, node: &NodeRecord) -> Self {
         let was_installed = node.before.as_ref().is_some_and(|before| before.installed.is_some());
         let is_part = !how.only.is_empty() && !how.retire && !was_installed;
         let section = spec.and_then(|spec| spec.document.get("flow"));
@@ -392,7 +399,7 @@ impl Flow {
 }
 
 /// What becomes of a node whose agent has reported.
-fn ended(was: Stored<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> NodeChange {
+fn ended(was: StoredValue<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> NodeChange {
     let mut next = was.value.clone();
     let Report { outcome, plan, resumed, problems, receipts, .. } = report;
     next.shown.problems.clone_from(problems);
@@ -414,7 +421,7 @@ fn ended(was: Stored<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) 
         return NodeChange::new(was, next);
     }
     if let Some(undo) = next.undo.take() {
-        return put_back(was, next, undo, *outcome, now);
+        return restored(was, next, undo, *outcome, now);
     }
     let is_reported_done = *outcome == Outcome::Done;
     let unproven = flow.retire.as_ref().filter(|_| is_reported_done);
@@ -470,8 +477,8 @@ fn come_to(outcome: Outcome) -> NodeRunState {
 }
 
 /// Next state of a node after an undo.
-fn put_back(
-    was: Stored<NodeRecord>,
+fn restored(
+    was: StoredValue<NodeRecord>,
     mut next: NodeRecord,
     undo: UndoState,
     outcome: Outcome,
@@ -484,14 +491,15 @@ fn put_back(
             more.extend(backup::forgotten(next.shown.id));
             next.become_state(NodeRunState::Undone, now);
             (next.shown.changed, next.shown.note) = (false, None);
-            BootChange::PutBack(Box::new(next.before.clone()))
+            BootChange::Restore(Box::new(next.before.clone()))
         }
         // Nothing was written: the node keeps its earlier state.
         Outcome::Refused => {
             let boot = undo.boot_as_it_was(&run);
             next.become_state(undo.state, now);
             (next.shown.undo, next.shown.changed) = (false, was.value.shown.changed);
-            next.shown.note = Some("its disks are not put back: that was refused".to_owned());
+            next.shown.note =
+                Some("the agent refused the undo; its disks are unchanged".to_owned());
             boot
         }
         Outcome::Failed | Outcome::Aborted => {

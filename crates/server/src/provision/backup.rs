@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Provision;
 use super::keys;
-use super::record::{Stored, put};
+use super::record::{StoredValue, put};
 use super::runs::Runs;
 use hoist_chassis::auth::AuditContext;
 use hoist_chassis::extract::{Json, Path};
@@ -55,9 +55,7 @@ pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
         Route::post("/provision/v1/agent/runs/{run}/backup", AccessClass::Proof, keep)
             .reason(super::agent::SESSION)
-            .summary(
-                "An agent sends what a disk holds at its ends, before anything is written to it",
-            )
+            .summary("Store an agent's backup of both ends of a disk, before the first write")
             .takes::<DiskBackup>()
             .body_limit(MAX_BACKUP)
             .gives::<BackupKept>(200),
@@ -111,8 +109,10 @@ pub(super) fn taken(backup: &DiskBackup) -> Option<TakenBackup> {
 
 impl Runs {
     /// All of them, by node.
-    pub(super) async fn backup_records(&self) -> Result<Vec<Stored<BackupRecord>>, StoreError> {
-        Stored::list(self.store(), &keys::disk_backups()).await
+    pub(super) async fn backup_records(
+        &self,
+    ) -> Result<Vec<StoredValue<BackupRecord>>, StoreError> {
+        StoredValue::list(self.store(), &keys::disk_backups()).await
     }
 
     /// Writes the parts before the record that names them.
@@ -131,8 +131,8 @@ impl Runs {
             number: random(),
             parts: u32::try_from(parts.len()).expect("a few"),
         };
-        let found: Option<Stored<BackupRecord>> =
-            Stored::get(self.store(), &keys::disk_backup(node)).await?;
+        let found: Option<StoredValue<BackupRecord>> =
+            StoredValue::get(self.store(), &keys::disk_backup(node)).await?;
         with(found.as_ref().map(|found| &found.value), run, node, &new)?;
         let kept = async {
             for (part, bytes) in (0..).zip(parts) {
@@ -152,7 +152,7 @@ impl Runs {
     /// Copies of several disks may come at once; one for a run that is over by now comes too late.
     async fn name_backup(
         &self,
-        mut found: Option<Stored<BackupRecord>>,
+        mut found: Option<StoredValue<BackupRecord>>,
         run: &str,
         node: NodeId,
         new: &BackedUp,
@@ -170,7 +170,7 @@ impl Runs {
             match self.store().commit(Txn { compares: vec![compare], ops }).await {
                 Err(error @ StoreError::Conflict { .. }) => {
                     tries += 1;
-                    found = Stored::get(self.store(), &key).await?;
+                    found = StoredValue::get(self.store(), &key).await?;
                     let is_same = found.as_ref().is_some_and(|found| found.value.run == run);
                     if !is_same || tries == TRIES {
                         return Err(error.into());
@@ -187,8 +187,8 @@ impl Runs {
         run: &str,
         node: NodeId,
     ) -> Result<Vec<DiskBackup>, StoreError> {
-        let found: Option<Stored<BackupRecord>> =
-            Stored::get(self.store(), &keys::disk_backup(node)).await?;
+        let found: Option<StoredValue<BackupRecord>> =
+            StoredValue::get(self.store(), &keys::disk_backup(node)).await?;
         let mut backups = Vec::new();
         let disks = found.filter(|found| found.value.run == run).map(|found| found.value.disks);
         for kept in disks.unwrap_or_default() {

@@ -26,7 +26,7 @@ pub(super) enum BootChange {
     /// As it was before the run.
     Before(Box<Option<BootState>>),
     /// As it was before the run, and so are its disks.
-    PutBack(Box<Option<BootState>>),
+    Restore(Box<Option<BootState>>),
     /// It has no disk with anything on it any more, and is turned away.
     Retired,
 }
@@ -56,11 +56,11 @@ impl BootChange {
                 state.decide(now, |state| state.mode = Some(BootMode::Hold));
                 state.reason = Some(reason.clone());
             }
-            Self::Before(before) | Self::PutBack(before) => {
+            Self::Before(before) | Self::Restore(before) => {
                 let before = before.as_ref().as_ref();
                 state.decide(now, |state| state.mode = before.and_then(|before| before.mode));
                 state.reason = before.and_then(|before| before.reason.clone());
-                if matches!(self, Self::PutBack(_)) {
+                if matches!(self, Self::Restore(_)) {
                     state.installed = before.and_then(|before| before.installed);
                     state.installing = None;
                 }

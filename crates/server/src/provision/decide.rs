@@ -1,7 +1,7 @@
 //! Pure decisions of a run: which nodes start next, and the state of the run, from the nodes'
 //! states.
 
-use hoist_api::provision::{Counts, How, NodeRunState, RunState};
+use hoist_api::provision::{Counts, NodeRunState, ProvisionOptions, ProvisionRunState};
 use hoist_model::{Node, ProvisionProfile};
 use hoist_site::Roster;
 
@@ -25,7 +25,7 @@ pub(super) fn count<'n>(nodes: impl IntoIterator<Item = &'n NodeRecord>) -> Coun
 }
 
 /// How many of those that wait may be begun now.
-pub(super) fn room(how: &How, counts: Counts) -> usize {
+pub(super) fn room(how: &ProvisionOptions, counts: Counts) -> usize {
     let Counts { waiting, active, done, failed, unfinished, .. } = counts;
     let canary = how.canary.unwrap_or(0);
     if done < canary {
@@ -44,28 +44,32 @@ pub(super) fn room(how: &How, counts: Counts) -> usize {
 }
 
 /// The state of a run, and the reason if it stopped.
-pub(super) fn state(how: &How, aborted: bool, counts: Counts) -> (RunState, Option<String>) {
+pub(super) fn state(
+    how: &ProvisionOptions,
+    aborted: bool,
+    counts: Counts,
+) -> (ProvisionRunState, Option<String>) {
     let Counts { waiting, active, failed, .. } = counts;
     if active > 0 {
-        return (RunState::Running, None);
+        return (ProvisionRunState::Running, None);
     }
     if aborted {
-        return (RunState::Aborted, None);
+        return (ProvisionRunState::Aborted, None);
     }
     if waiting > 0 && room(how, counts) == 0 {
-        let ended = match counts.unfinished {
+        let aborted = match counts.unfinished {
             0 => String::new(),
-            ended => format!(" and {ended} were aborted unfinished"),
+            count => format!(" and {count} were aborted unfinished"),
         };
         let why =
-            format!("{failed} nodes failed{ended}, and {waiting} are not begun because of that");
-        return (RunState::Stopped, Some(why));
+            format!("{failed} nodes failed{aborted}; {waiting} waiting nodes will not be started");
+        return (ProvisionRunState::Stopped, Some(why));
     }
     match (waiting, failed) {
-        (0, 0) if counts.done == 0 => (RunState::Aborted, None),
-        (0, 0) => (RunState::Done, None),
-        (0, _) => (RunState::Failed, None),
-        _ => (RunState::Running, None),
+        (0, 0) if counts.done == 0 => (ProvisionRunState::Aborted, None),
+        (0, 0) => (ProvisionRunState::Done, None),
+        (0, _) => (ProvisionRunState::Failed, None),
+        _ => (ProvisionRunState::Running, None),
     }
 }
 
@@ -101,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_all_are_begun_at_once() {
-        assert_eq!(room(&How::default(), counts(7, 0, 0, 0)), 7);
-        assert_eq!(room(&How::default(), counts(7, 3, 0, 5)), 7);
+    fn run_without_limits_starts_all_nodes_at_once() {
+        assert_eq!(room(&ProvisionOptions::default(), counts(7, 0, 0, 0)), 7);
+        assert_eq!(room(&ProvisionOptions::default(), counts(7, 3, 0, 5)), 7);
     }
 
     #[test]
     fn so_many_at_once_and_no_more() {
-        let how = How { at_once: Some(3), ..How::default() };
+        let how = ProvisionOptions { at_once: Some(3), ..ProvisionOptions::default() };
         assert_eq!(room(&how, counts(7, 0, 0, 0)), 3);
         assert_eq!(room(&how, counts(7, 2, 4, 0)), 1);
         assert_eq!(room(&how, counts(7, 3, 0, 0)), 0);
@@ -117,41 +121,50 @@ mod tests {
 
     #[test]
     fn nodes_that_failed_are_unavailable_too() {
-        let how = How { max_unavailable: Some(2), ..How::default() };
+        let how = ProvisionOptions { max_unavailable: Some(2), ..ProvisionOptions::default() };
         assert_eq!(room(&how, counts(7, 1, 4, 0)), 1);
         assert_eq!(room(&how, counts(7, 0, 4, 2)), 0);
         let (stopped, why) = state(&how, false, counts(7, 0, 4, 2));
-        assert_eq!(stopped, RunState::Stopped);
-        assert!(why.is_some_and(|why| why.contains("2 nodes failed, and 7 are not begun")));
+        assert_eq!(stopped, ProvisionRunState::Stopped);
+        assert!(why.is_some_and(|why| {
+            why.contains("2 nodes failed; 7 waiting nodes will not be started")
+        }));
         assert_eq!(room(&how, counts(7, 1, 4, 1)), 0);
         let ended = Counts { aborted: 3, unfinished: 1, ..counts(7, 0, 4, 1) };
         assert_eq!(room(&how, ended), 0, "one was ended with its disks half written");
         let why = state(&how, false, ended).1.expect("it stands");
         assert!(why.contains("1 nodes failed and 1 were aborted unfinished"), "{why}");
-        assert_eq!(state(&how, false, counts(7, 1, 4, 1)).0, RunState::Running);
+        assert_eq!(state(&how, false, counts(7, 1, 4, 1)).0, ProvisionRunState::Running);
     }
 
     #[test]
     fn canaries_go_one_by_one_and_the_first_failure_ends_it() {
-        let how = How { canary: Some(2), at_once: Some(10), ..How::default() };
+        let how =
+            ProvisionOptions { canary: Some(2), at_once: Some(10), ..ProvisionOptions::default() };
         assert_eq!(room(&how, counts(9, 0, 0, 0)), 1);
         assert_eq!(room(&how, counts(8, 1, 0, 0)), 0);
         assert_eq!(room(&how, counts(8, 0, 1, 0)), 1);
         assert_eq!(room(&how, counts(7, 0, 2, 0)), 7);
         assert_eq!(room(&how, counts(8, 0, 0, 1)), 0);
-        assert_eq!(state(&how, false, counts(8, 0, 0, 1)).0, RunState::Stopped);
-        let one = How { canary: Some(5), ..How::default() };
+        assert_eq!(state(&how, false, counts(8, 0, 0, 1)).0, ProvisionRunState::Stopped);
+        let one = ProvisionOptions { canary: Some(5), ..ProvisionOptions::default() };
         assert_eq!(room(&one, counts(0, 0, 1, 0)), 0, "there are fewer nodes than canaries");
     }
 
     #[test]
     fn a_run_is_over_when_nothing_more_happens() {
-        let of = |counts| state(&How::default(), false, counts).0;
-        assert_eq!(of(counts(0, 0, 3, 0)), RunState::Done);
-        assert_eq!(of(counts(0, 0, 3, 1)), RunState::Failed);
-        assert_eq!(of(counts(2, 0, 3, 1)), RunState::Running);
-        assert_eq!(of(counts(0, 1, 3, 1)), RunState::Running);
-        assert_eq!(state(&How::default(), true, counts(2, 0, 3, 1)).0, RunState::Aborted);
-        assert_eq!(state(&How::default(), true, counts(0, 1, 3, 1)).0, RunState::Running);
+        let of = |counts| state(&ProvisionOptions::default(), false, counts).0;
+        assert_eq!(of(counts(0, 0, 3, 0)), ProvisionRunState::Done);
+        assert_eq!(of(counts(0, 0, 3, 1)), ProvisionRunState::Failed);
+        assert_eq!(of(counts(2, 0, 3, 1)), ProvisionRunState::Running);
+        assert_eq!(of(counts(0, 1, 3, 1)), ProvisionRunState::Running);
+        assert_eq!(
+            state(&ProvisionOptions::default(), true, counts(2, 0, 3, 1)).0,
+            ProvisionRunState::Aborted
+        );
+        assert_eq!(
+            state(&ProvisionOptions::default(), true, counts(0, 1, 3, 1)).0,
+            ProvisionRunState::Running
+        );
     }
 }

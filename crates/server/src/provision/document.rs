@@ -1,10 +1,12 @@
 //! Builds the provisioning document of one node from its profile, with the values that only the
 //! controller knows: ids, artifacts, config drive, earlier installations.
+//!
+//! Does not belong here: rules of the document (`hoist-provision`), and its transport (`agent`).
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use hoist_api::provision::{How, NodeDiagnostic, RootDisk};
+use hoist_api::provision::{NodeDiagnostic, ProvisionOptions, RootDisk};
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::{Node, ProvisionProfileSpec, Secret};
 use hoist_provision::diagnostic::{Code, ProvisionDiagnostic};
@@ -21,7 +23,7 @@ use crate::profile_secrets::secret_of;
 pub(super) struct Case<'a> {
     pub(super) roster: &'a Roster,
     pub(super) node: &'a Node,
-    pub(super) how: &'a How,
+    pub(super) how: &'a ProvisionOptions,
     pub(super) txn: Uuid,
     /// Where artifacts are fetched, without a slash at the end.
     pub(super) base: &'a str,
@@ -42,7 +44,7 @@ pub(super) struct Past {
 }
 
 /// Whether the controller fills the config drive.
-pub(super) fn wants_drive(spec: &ProvisionProfileSpec, how: &How) -> bool {
+pub(super) fn wants_drive(spec: &ProvisionProfileSpec, how: &ProvisionOptions) -> bool {
     let section = spec.document.get("config_drive").filter(|_| !how.retire);
     section.is_some_and(|section| section.get("files").is_none_or(is_empty))
 }
@@ -273,39 +275,15 @@ fn leaves_data(document: &Value) -> Option<ProvisionDiagnostic> {
 }
 
 fn read(document: &Value) -> Vec<ProvisionDiagnostic> {
-    let unreadable = unreadable(&document["sections"]);
+    let mut unreadable = document::type_errors(&document["sections"]);
     if !unreadable.is_empty() {
+        for found in &mut unreadable {
+            found.diagnostic.at = format!("document.{}", found.diagnostic.at);
+        }
         return unreadable;
     }
     let text = serde_json::to_vec(document).expect("a plain value");
     document::read("document", &text).err().unwrap_or_default()
-}
-
-/// Each section by itself, so that the place of a fault can be told; of maps and lists each entry.
-fn unreadable(sections: &Value) -> Vec<ProvisionDiagnostic> {
-    let mut found = Vec::new();
-    for (name, section) in sections.as_object().into_iter().flatten() {
-        let whole = |section: &Value| {
-            let one = Map::from_iter([(name.clone(), section.clone())]);
-            serde_json::from_value::<document::Sections>(Value::Object(one)).err()
-        };
-        let Some(error) = whole(section) else { continue };
-        let entry = match section {
-            Value::Object(map) if matches!(name.as_str(), "disks" | "images") => {
-                map.iter().find_map(|(id, value)| {
-                    let error = whole(&json!({id.clone(): value}))?;
-                    Some((format!("document.{name}.{id}"), error))
-                })
-            }
-            Value::Array(list) => list.iter().enumerate().find_map(|(i, value)| {
-                Some((format!("document.{name}[{i}]"), whole(&json!([value]))?))
-            }),
-            _ => None,
-        };
-        let (place, error) = entry.unwrap_or_else(|| (format!("document.{name}"), error));
-        found.push(ProvisionDiagnostic::new(Code::Unreadable, place, error.to_string()));
-    }
-    found
 }
 
 /// The wire form of a diagnostic.
@@ -322,7 +300,7 @@ pub(super) fn secret_names(
     roster: &Roster,
     node: &Node,
     spec: &ProvisionProfileSpec,
-    how: &How,
+    how: &ProvisionOptions,
 ) -> Vec<String> {
     let txn = Uuid::nil();
     let base = "";
@@ -393,7 +371,11 @@ mod tests {
         serde_json::from_value(json!({"selector": "*", "document": document})).unwrap()
     }
 
-    fn made(document: &Value, how: &How, drive: Option<&BTreeMap<String, Bytes>>) -> Value {
+    fn made(
+        document: &Value,
+        how: &ProvisionOptions,
+        drive: Option<&BTreeMap<String, Bytes>>,
+    ) -> Value {
         let roster = roster();
         let node = hoist_template::sample();
         let txn = Uuid::nil();
@@ -405,14 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn where_the_root_was_is_said_but_to_who_erases() {
+    fn earlier_root_is_in_documents_except_of_erasures() {
         let disk = |serial: &str| RootDisk {
             wwn: None,
             eui: None,
             serial: Some(serial.to_owned()),
             model: None,
         };
-        let node = |how: &How, root: Vec<RootDisk>| {
+        let node = |how: &ProvisionOptions, root: Vec<RootDisk>| {
             let roster = roster();
             let node = hoist_template::sample();
             let txn = Uuid::nil();
@@ -426,16 +408,16 @@ mod tests {
             assert!(read(&made).is_empty(), "{made}");
             made["sections"].clone()
         };
-        let how = How::default();
+        let how = ProvisionOptions::default();
         let one = node(&how, vec![disk("A")]);
         assert_eq!(one["node"]["last_root"], json!({"serial": "A"}));
         assert_eq!((&one["node"]["generation"], &one["policy"]), (&json!(3), &Value::Null));
         let both = node(&how, vec![disk("A"), disk("B")]);
         assert_eq!(both["node"]["last_root"], json!([{"serial": "A"}, {"serial": "B"}]));
         assert_eq!(node(&how, Vec::new())["node"]["last_root"], Value::Null);
-        let allowed = How { allow_root_change: true, ..How::default() };
+        let allowed = ProvisionOptions { allow_root_change: true, ..ProvisionOptions::default() };
         assert_eq!(node(&allowed, Vec::new())["policy"], json!({"allow_root_change": true}));
-        let retire = How { retire: true, ..allowed };
+        let retire = ProvisionOptions { retire: true, ..allowed };
         let retiring = node(&retire, vec![disk("A")]);
         assert_eq!(
             (&retiring["node"]["last_root"], &retiring["policy"]),
@@ -453,7 +435,7 @@ mod tests {
                 "d": {"sources": ["https://elsewhere/x"]},
                 "e": {"sources": ["https://mirror/root", "artifact:root"]},
             }}),
-            &How::default(),
+            &ProvisionOptions::default(),
             None,
         );
         let images = &document["sections"]["images"];
@@ -473,14 +455,17 @@ mod tests {
     #[test]
     fn run_options_override_the_profile() {
         let disks = json!({"disks": {"a": {"match": {}, "wipe": ["ext"]}, "b": {"match": {}}}});
-        let how =
-            How { wipe: vec!["lvm".to_owned()], only: vec!["disks".to_owned()], ..How::default() };
+        let how = ProvisionOptions {
+            wipe: vec!["lvm".to_owned()],
+            only: vec!["disks".to_owned()],
+            ..ProvisionOptions::default()
+        };
         let document = made(&disks, &how, None);
         let sections = &document["sections"];
         assert_eq!(sections["disks"]["a"]["wipe"], json!(["ext", "lvm"]));
         assert_eq!(sections["disks"]["b"]["wipe"], json!(["lvm"]));
         assert_eq!(sections["flow"]["actions"], json!(["disks"]));
-        let any = How { wipe: vec!["any".to_owned()], ..How::default() };
+        let any = ProvisionOptions { wipe: vec!["any".to_owned()], ..ProvisionOptions::default() };
         assert_eq!(made(&disks, &any, None)["sections"]["disks"]["a"]["wipe"], "any");
     }
 
@@ -488,12 +473,13 @@ mod tests {
     fn a_config_drive_is_filled_where_the_profile_leaves_it_empty() {
         let drive = BTreeMap::from([("openstack/latest/user_data".to_owned(), "x".into())]);
         let empty = spec(&json!({"config_drive": {}}));
-        assert!(wants_drive(&empty, &How::default()));
-        let document = made(&json!({"config_drive": {}}), &How::default(), Some(&drive));
+        assert!(wants_drive(&empty, &ProvisionOptions::default()));
+        let document =
+            made(&json!({"config_drive": {}}), &ProvisionOptions::default(), Some(&drive));
         let files = &document["sections"]["config_drive"]["files"];
         assert_eq!(files["openstack/latest/user_data"]["text"], "x");
         let own = json!({"config_drive": {"files": {"a": {"text": "b"}}}});
-        assert!(!wants_drive(&spec(&own), &How::default()));
+        assert!(!wants_drive(&spec(&own), &ProvisionOptions::default()));
     }
 
     #[test]
@@ -511,7 +497,7 @@ mod tests {
 
     #[test]
     fn a_node_that_retires_is_erased_and_nothing_else() {
-        let how = How { retire: true, ..How::default() };
+        let how = ProvisionOptions { retire: true, ..ProvisionOptions::default() };
         let document = made(
             &json!({"disks": {"a": {"match": {"serial": "1"}}}, "images": {}, "boot": {}}),
             &how,
@@ -527,15 +513,28 @@ mod tests {
     #[test]
     fn document_errors_carry_their_place() {
         let places = |document: Value| -> Vec<String> {
-            let document = made(&document, &How::default(), None);
+            let document = made(&document, &ProvisionOptions::default(), None);
             read(&document).into_iter().map(|found| found.diagnostic.at).collect()
         };
         let disks = json!({"os": {"match": {"serial": "1"}}});
         assert!(places(json!({"disks": disks})).is_empty());
-        assert_eq!(places(json!({"disks": {"os": {"matsch": {}}}})), ["document.disks.os"]);
+        assert_eq!(places(json!({"disks": {"os": {"matsch": {}}}})), ["document.disks.os.matsch"]);
         let storage = json!([{"part": {"id": "r", "on": "os", "size": "rest"}}, {"parrt": {}}]);
-        assert_eq!(places(json!({"disks": disks, "storage": storage})), ["document.storage[1]"]);
+        assert_eq!(places(json!({"disks": disks, "storage": storage})), ["document.storage.1"]);
         assert_eq!(places(json!({"disk": {}})), ["document.disk"]);
+        // All of them at once.
+        let images = json!({"a": {"target": [], "grow": "yes"}, "b": {"target": "r", "sizze": 1}});
+        let flow = json!({"actions": "disks"});
+        assert_eq!(
+            places(json!({"disks": {"os": {"matsch": {}}}, "images": images, "flow": flow})),
+            [
+                "document.disks.os.matsch",
+                "document.images.a.target",
+                "document.images.a.grow",
+                "document.images.b.sizze",
+                "document.flow.actions"
+            ]
+        );
         let nowhere = json!([{"part": {"id": "r", "on": "nothing", "size": "rest"}}]);
         assert!(!places(json!({"disks": disks, "storage": nowhere})).is_empty());
     }

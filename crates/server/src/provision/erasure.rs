@@ -9,7 +9,7 @@ use hoist_model::{NodeId, ProvisionProfileSpec};
 use hoist_store::{Store, StoreError};
 
 use super::keys;
-use super::record::{Last, NodeRecord, RunRecord, Stored, node_key};
+use super::record::{Last, NodeRecord, RunRecord, StoredValue, node_key};
 use super::runs::Runs;
 use crate::boot::UnerasedNodes;
 
@@ -25,7 +25,7 @@ impl UnerasedNodes for Runs {
 
 /// As it is kept in a store.
 async fn unerased(store: &dyn Store) -> Result<HashMap<NodeId, String>, StoreError> {
-    let headers: Vec<Stored<RunRecord>> = Stored::list(store, &keys::runs()).await?;
+    let headers: Vec<StoredValue<RunRecord>> = StoredValue::list(store, &keys::runs()).await?;
     let retiring: HashSet<&str> = headers
         .iter()
         .filter(|header| header.value.how.retire)
@@ -35,10 +35,11 @@ async fn unerased(store: &dyn Store) -> Result<HashMap<NodeId, String>, StoreErr
     if retiring.is_empty() {
         return Ok(found);
     }
-    let lasts: Vec<Stored<Last>> = Stored::list(store, &keys::last_runs()).await?;
+    let lasts: Vec<StoredValue<Last>> = StoredValue::list(store, &keys::last_runs()).await?;
     let lasts = lasts.into_iter().map(|kept| kept.value);
     for Last { node, run, .. } in lasts.filter(|last| retiring.contains(last.run.as_str())) {
-        let record: Option<Stored<NodeRecord>> = Stored::get(store, &node_key(&run, node)).await?;
+        let record: Option<StoredValue<NodeRecord>> =
+            StoredValue::get(store, &node_key(&run, node)).await?;
         if record.is_some_and(|record| is_unerased(&record.value)) {
             found.insert(node, run);
         }
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn of_each_disk_the_last_word_is_kept_within_the_room_of_one_report() {
+    fn last_erasure_report_of_each_disk_is_kept_within_the_limit() {
         let one = |disk: &str, method: &str| {
             let mut one = erased(disk, "erased");
             one["method"] = json!(method);

@@ -138,7 +138,7 @@ impl Runs {
 fn not_up() -> NodeDiagnostic {
     let cause = Diagnostic::new("", "the installed system did not report that it is up in time")
         .hint(
-            "look at its console; a later report completes the node, and `hoist provision retry` \
+            "check its console; a later report completes the node, and `hoist provision retry` \
              installs it again",
         );
     NodeDiagnostic { action: "boot".to_owned(), ..NodeDiagnostic::new(NOT_UP, "device", cause) }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hoist_api::provision::{How, Installation, NodeRunState, RootDisk};
+use hoist_api::provision::{Installation, NodeRunState, ProvisionOptions, RootDisk};
 use hoist_model::{Digest, Node, NodeId};
 use hoist_store::{Op, Store, StoreError, Txn};
 use jiff::Timestamp;
 
 use super::keys;
-use super::record::{InstalledRecord, JobInputs, Last, NodeRecord, Stored, given_key, put};
+use super::record::{InstalledRecord, JobInputs, Last, NodeRecord, StoredValue, given_key, put};
 use super::runs::Runs;
 use crate::artifacts::RetainedContents;
 use crate::installed_systems::InstalledSystems;
@@ -49,31 +49,45 @@ impl AllInstalled {
 impl InstalledSystems for Runs {
     async fn installed_by(&self) -> Result<BTreeMap<NodeId, String>, StoreError> {
         let all = self.all_installed().await?.0;
-        Ok(all.into_iter().map(|(node, record)| (node, record.now.run)).collect())
+        let last = |record: InstalledRecord| record.changed_by.unwrap_or(record.now.run);
+        Ok(all.into_iter().map(|(node, record)| (node, last(record))).collect())
     }
 }
 
 impl Runs {
     pub(super) async fn all_installed(&self) -> Result<AllInstalled, StoreError> {
-        let all: Vec<Stored<InstalledRecord>> =
-            Stored::list(self.store(), &keys::all_installed()).await?;
+        let all: Vec<StoredValue<InstalledRecord>> =
+            StoredValue::list(self.store(), &keys::all_installed()).await?;
         Ok(AllInstalled(all.into_iter().map(|kept| (kept.value.node, kept.value)).collect()))
     }
 
-    /// The record of a complete installation. A run with `--only` does not count as one.
+    /// The record of a complete installation. A run with `--only` does not count as one, and is
+    /// noted as a change of it.
     pub(super) async fn installed_by(
         &self,
-        how: &How,
+        how: &ProvisionOptions,
         node: &NodeRecord,
     ) -> Result<Option<Op>, StoreError> {
-        if how.only.is_empty() && !how.retire { self.installed(node).await } else { Ok(None) }
+        match how {
+            _ if how.retire => Ok(None),
+            _ if how.only.is_empty() => self.installed(node).await,
+            _ => self.partly_installed(node).await,
+        }
+    }
+
+    async fn partly_installed(&self, node: &NodeRecord) -> Result<Option<Op>, StoreError> {
+        let key = keys::installed(node.shown.id);
+        let is: Option<StoredValue<InstalledRecord>> = StoredValue::get(self.store(), &key).await?;
+        let changed_by = Some(node.shown.run.clone());
+        Ok(is.map(|is| put(key, &InstalledRecord { changed_by, ..is.value })))
     }
 
     async fn installed(&self, node: &NodeRecord) -> Result<Option<Op>, StoreError> {
         let Some(digest) = &node.given else { return Ok(None) };
         let Some(given) = self.given(digest).await? else { return Ok(None) };
         let key = keys::installed(node.shown.id);
-        let was: Option<Stored<InstalledRecord>> = Stored::get(self.store(), &key).await?;
+        let was: Option<StoredValue<InstalledRecord>> =
+            StoredValue::get(self.store(), &key).await?;
         let record = after(node, digest, given, was.map(|was| was.value), self.now());
         Ok(Some(put(key, &record)))
     }
@@ -81,14 +95,15 @@ impl Runs {
     /// The disks that the root of a node is on, as far as that is known.
     pub(super) async fn last_root(&self, node: NodeId) -> Result<Vec<RootDisk>, StoreError> {
         let key = keys::installed(node);
-        let is: Option<Stored<InstalledRecord>> = Stored::get(self.store(), &key).await?;
+        let is: Option<StoredValue<InstalledRecord>> = StoredValue::get(self.store(), &key).await?;
         Ok(is.map(|is| is.value.now.root).unwrap_or_default())
     }
 
     /// The record after an undo restored the earlier system.
     pub(super) async fn uninstalled(&self, node: &NodeRecord) -> Result<Option<Op>, StoreError> {
         let key = keys::installed(node.shown.id);
-        let was: Option<Stored<InstalledRecord>> = Stored::get(self.store(), &key).await?;
+        let was: Option<StoredValue<InstalledRecord>> =
+            StoredValue::get(self.store(), &key).await?;
         let was = was.filter(|was| was.value.now.run == node.shown.run);
         Ok(was.map(|was| {
             let InstalledRecord { node: id, before, .. } = was.value;
@@ -96,7 +111,7 @@ impl Runs {
             match node.shown.previous.clone().or_else(|| before.clone()) {
                 Some(now) => {
                     let before = before.filter(|before| before.document != now.document);
-                    put(key, &InstalledRecord { node: id, now, before })
+                    put(key, &InstalledRecord { node: id, now, before, changed_by: None })
                 }
                 None => Op::Delete(key),
             }
@@ -130,7 +145,7 @@ impl Runs {
 
     /// The stored inputs of a job.
     pub(super) async fn given(&self, digest: &str) -> Result<Option<JobInputs>, StoreError> {
-        Ok(Stored::get(self.store(), &given_key(digest)).await?.map(|kept| kept.value))
+        Ok(StoredValue::get(self.store(), &given_key(digest)).await?.map(|kept| kept.value))
     }
 
     /// Deletes inputs that no run and no node refers to.
@@ -141,10 +156,11 @@ impl Runs {
             needed.extend(nodes.into_iter().filter_map(|node| node.value.given));
         }
         needed.extend(self.all_installed().await?.documents());
-        let given: Vec<Stored<JobInputs>> =
-            Stored::list(self.store(), &keys::given_profiles()).await?;
-        let is_needed =
-            |kept: &&Stored<JobInputs>| needed.iter().any(|digest| kept.key == given_key(digest));
+        let given: Vec<StoredValue<JobInputs>> =
+            StoredValue::list(self.store(), &keys::given_profiles()).await?;
+        let is_needed = |kept: &&StoredValue<JobInputs>| {
+            needed.iter().any(|digest| kept.key == given_key(digest))
+        };
         for kept in given.iter().filter(|kept| !is_needed(kept)) {
             let ops = vec![Op::Delete(kept.key.clone())];
             self.store().commit(Txn { compares: vec![kept.unchanged()], ops }).await?;
@@ -185,7 +201,7 @@ fn after(
         let is_same = was.now.document == now.document;
         if is_same { was.before } else { Some(was.now) }
     });
-    InstalledRecord { node: node.shown.id, now, before }
+    InstalledRecord { node: node.shown.id, now, before, changed_by: None }
 }
 
 #[async_trait]
@@ -197,7 +213,8 @@ impl RetainedContents for Runs {
 
 /// Contents of current and previous installations, which garbage collection must keep.
 async fn contents_to_go_back(store: &dyn Store) -> Result<HashSet<Digest>, StoreError> {
-    let all: Vec<Stored<InstalledRecord>> = Stored::list(store, &keys::all_installed()).await?;
+    let all: Vec<StoredValue<InstalledRecord>> =
+        StoredValue::list(store, &keys::all_installed()).await?;
     let of = |artifacts: &BTreeMap<String, String>| {
         artifacts.values().filter_map(|digest| digest.parse().ok()).collect::<Vec<Digest>>()
     };
@@ -229,7 +246,8 @@ mod tests {
         let node = NodeId::from_bits(1);
         let now = installed("new");
         let before = Some(installed("old"));
-        let all = AllInstalled(HashMap::from([(node, InstalledRecord { node, now, before })]));
+        let record = InstalledRecord { node, now, before, changed_by: None };
+        let all = AllInstalled(HashMap::from([(node, record)]));
         let to = |last| all.previous(node, last).map(|to| to.document.as_str());
         assert_eq!(to(None), Some("old"));
         assert_eq!(to(Some(NodeRunState::Done)), Some("old"));

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::provision::{
-    DocumentsRequest, How, NodeDiagnostic, NodeRunState, Outcome, ProvisioningJob, Report,
+    DocumentsRequest, NodeDiagnostic, NodeRunState, Outcome, ProvisionOptions, ProvisioningJob,
+    Report,
 };
 use hoist_diagnostic::Diagnostic;
 use hoist_metadata::{Resolve as _, config_drive};
@@ -247,7 +248,7 @@ impl Provision {
         roster: &Arc<Roster>,
         node: &Arc<Node>,
         spec: &ProvisionProfileSpec,
-        how: &How,
+        how: &ProvisionOptions,
     ) -> Result<Option<(BTreeMap<String, Bytes>, Vec<Name>)>, Failure> {
         if !document::wants_drive(spec, how) {
             return Ok(None);
@@ -268,8 +269,9 @@ impl Provision {
         let resolving = tokio::task::spawn_blocking(move || {
             let resolved = wanted.into_iter().map(|(name, place)| match vault.resolve(&place) {
                 Ok(secret) => Ok((name, secret)),
-                Err(reason) => {
-                    tracing::error!(name, reason, "a secret of a profile cannot be read");
+                Err(error) => {
+                    let error = hoist_diagnostic::chain(&error);
+                    tracing::error!(name, error, "a secret of a profile cannot be read");
                     Err(Box::new(no_secret(&name)))
                 }
             });

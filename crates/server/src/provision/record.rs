@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use hoist_api::provision::{Counts, How, Installation, NodeRunState, RootDisk, RunNode};
+use hoist_api::provision::{
+    Counts, Installation, NodeRunState, ProvisionOptions, RootDisk, RunNode,
+};
 use hoist_metadata::provision::Enrollment;
 use hoist_model::{BootState, Digest, Name, NodeId, ProvisionProfileSpec};
 use hoist_store::{Compare, Key, Op, Record, Revision, Store, StoreError};
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use hoist_chassis::scan::{Step, walk};
+use hoist_chassis::scan::{ScanStep, walk};
 
 use super::keys;
 
@@ -21,7 +23,7 @@ use super::keys;
 pub(super) struct RunRecord {
     pub(super) run: String,
     pub(super) selector: String,
-    pub(super) how: How,
+    pub(super) how: ProvisionOptions,
     pub(super) by: String,
     pub(super) started: Timestamp,
     /// Nothing more is begun.
@@ -128,6 +130,9 @@ pub(crate) struct InstalledRecord {
     pub(crate) now: Installation,
     #[serde(default)]
     pub(crate) before: Option<Installation>,
+    /// The last run with `--only` since the current installation.
+    #[serde(default)]
+    pub(crate) changed_by: Option<String>,
 }
 
 /// The node's state before an undo.
@@ -156,13 +161,13 @@ pub(super) struct FactsRecord {
 
 /// A stored value with its key and the revision at which it was read.
 #[derive(Debug, Clone)]
-pub(super) struct Stored<T> {
+pub(super) struct StoredValue<T> {
     pub(super) value: T,
     pub(super) key: Key,
     pub(super) at: Revision,
 }
 
-impl<T: DeserializeOwned + Send> Stored<T> {
+impl<T: DeserializeOwned + Send> StoredValue<T> {
     pub(super) fn read(record: &Record) -> Result<Self, StoreError> {
         let value = serde_json::from_slice(&record.value).map_err(|error| StoreError::Damaged {
             detail: format!("`{}` cannot be read: {error}", record.key),
@@ -178,7 +183,7 @@ impl<T: DeserializeOwned + Send> Stored<T> {
         let mut found = Vec::new();
         walk(store, top, None, |record| {
             found.push(Self::read(&record));
-            Step::Go
+            ScanStep::Go
         })
         .await?;
         found.into_iter().collect()

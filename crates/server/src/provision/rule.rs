@@ -1,6 +1,6 @@
 //! Provisioning's rule for changes of the site: a profile must be a valid provisioning document.
 
-use hoist_api::provision::How;
+use hoist_api::provision::ProvisionOptions;
 use hoist_boot::agent::archives;
 use hoist_diagnostic::Diagnostic;
 use hoist_model::{Arch, Artifact, Kind, ProvisionProfile};
@@ -10,6 +10,7 @@ use hoist_site::{Resource, Roster};
 use uuid::Uuid;
 
 use super::document::{self, Case, Past};
+use super::image_tools::missing_tools;
 
 /// Findings told of one profile.
 const MAX_TOLD: usize = 20;
@@ -60,24 +61,25 @@ fn touches_archives(before: &Roster, plan: &Plan) -> bool {
 /// Plug-ins that a profile needs and no artifact provides for any architecture.
 fn lacking(roster: &Roster, profile: &ProvisionProfile) -> Option<Refusal> {
     let (place, needed) = archives(roster, &profile.spec, Arch::Unknown).err()?;
-    let fault = Diagnostic::new(place, format!("no artifact contains the plug-in for `{needed}`"))
-        .hint(
+    let diagnostic =
+        Diagnostic::new(place, format!("no artifact contains the plug-in for `{needed}`")).hint(
             "`hoist plugin pack DIR --out FILE --add` brings it; `hoist artifact list` shows all",
         );
-    let refusal = Refusal::of(Reason::Missing, Kind::ProvisionProfile, &profile.name, fault);
+    let refusal = Refusal::of(Reason::Missing, Kind::ProvisionProfile, &profile.name, diagnostic);
     Some(refusal.with_value(&needed))
 }
 
 /// For a node that is made up: nothing of it depends on which one it is.
 fn judged(roster: &Roster, profile: &ProvisionProfile) -> Vec<Refusal> {
     let node = hoist_template::sample();
-    let how = How::default();
+    let how = ProvisionOptions::default();
     let txn = Uuid::nil();
     let base = "http://controller";
     let past = Past::default();
     let case = Case { roster, node: &node, how: &how, txn, base, were: None, drive: None, past };
     let made = document::make(&profile.spec, &case);
-    let found = document::check(&profile.spec, &case, &made);
+    let mut found = document::check(&profile.spec, &case, &made);
+    found.extend(missing_tools(roster, &node, &made));
     found.into_iter().take(MAX_TOLD).map(|found| refusal(profile, found)).collect()
 }
 

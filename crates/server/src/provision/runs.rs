@@ -2,13 +2,18 @@
 //! that both agree after any failure and on every controller.
 //!
 //! No controller owns a run: each one may start nodes, and the store's compare decides who wins.
+//!
+//! Does not belong here: decisions about nodes and runs (`decide`, `rule`), routes and operators'
+//! commands (`start`, `steer`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hoist_api::Code;
-use hoist_api::provision::{Counts, How, NodeRunState, Progress, Run, RunNode, StartRequest};
+use hoist_api::provision::{
+    Counts, NodeRunState, Progress, ProvisionOptions, ProvisionRun, RunNode, StartRequest,
+};
 use hoist_metadata::provision::Enrollment;
 use hoist_model::{Digest, Name, Node, NodeId, Provisioning};
 use hoist_site::registry::{Terms, WriteError};
@@ -26,7 +31,7 @@ use super::backup;
 use super::boot_change::{BootChange, Together};
 use super::decide;
 use super::keys;
-use super::record::{Last, NodeRecord, RunRecord, Stored, last_key, node_key, put};
+use super::record::{Last, NodeRecord, RunRecord, StoredValue, last_key, node_key, put};
 use crate::audited_commit::AuditedCommit;
 use crate::boot::UnerasedNodes;
 use crate::enrollment::{self, AgentsSent, Enrollments, shown_key};
@@ -74,14 +79,14 @@ struct Inner {
 /// A change of one node of a run, written in one transaction.
 #[derive(Debug)]
 pub(super) struct NodeChange {
-    pub(super) was: Stored<NodeRecord>,
+    pub(super) was: StoredValue<NodeRecord>,
     pub(super) now: NodeRecord,
     pub(super) boot: Option<BootChange>,
     pub(super) more: Vec<Op>,
 }
 
 impl NodeChange {
-    pub(super) fn new(was: Stored<NodeRecord>, now: NodeRecord) -> Self {
+    pub(super) fn new(was: StoredValue<NodeRecord>, now: NodeRecord) -> Self {
         Self { was, now, boot: None, more: Vec::new() }
     }
 }
@@ -146,21 +151,27 @@ impl Runs {
         self.0.listens_since
     }
 
-    pub(super) async fn header(&self, run: &str) -> Result<Option<Stored<RunRecord>>, StoreError> {
+    pub(super) async fn header(
+        &self,
+        run: &str,
+    ) -> Result<Option<StoredValue<RunRecord>>, StoreError> {
         match keys::run(run) {
-            Some(key) => Stored::get(self.store(), &key).await,
+            Some(key) => StoredValue::get(self.store(), &key).await,
             None => Ok(None),
         }
     }
 
-    pub(super) async fn headers(&self) -> Result<Vec<Stored<RunRecord>>, StoreError> {
-        Stored::list(self.store(), &keys::runs()).await
+    pub(super) async fn headers(&self) -> Result<Vec<StoredValue<RunRecord>>, StoreError> {
+        StoredValue::list(self.store(), &keys::runs()).await
     }
 
     /// Those of a run, in their order.
-    pub(super) async fn nodes(&self, run: &str) -> Result<Vec<Stored<NodeRecord>>, StoreError> {
-        let mut nodes: Vec<Stored<NodeRecord>> =
-            Stored::list(self.store(), &keys::run_nodes(run)).await?;
+    pub(super) async fn nodes(
+        &self,
+        run: &str,
+    ) -> Result<Vec<StoredValue<NodeRecord>>, StoreError> {
+        let mut nodes: Vec<StoredValue<NodeRecord>> =
+            StoredValue::list(self.store(), &keys::run_nodes(run)).await?;
         nodes.sort_by_key(|node| node.value.order);
         Ok(nodes)
     }
@@ -169,26 +180,26 @@ impl Runs {
         &self,
         run: &str,
         node: NodeId,
-    ) -> Result<Option<Stored<NodeRecord>>, StoreError> {
-        Stored::get(self.store(), &node_key(run, node)).await
+    ) -> Result<Option<StoredValue<NodeRecord>>, StoreError> {
+        StoredValue::get(self.store(), &node_key(run, node)).await
     }
 
     /// In which run a node was last.
     pub(super) async fn last(&self, node: NodeId) -> Result<Option<Last>, StoreError> {
-        Ok(Stored::get(self.store(), &last_key(node)).await?.map(|kept| kept.value))
+        Ok(StoredValue::get(self.store(), &last_key(node)).await?.map(|kept| kept.value))
     }
 
     /// The node's enrollment.
     pub(super) async fn enrollment(&self, node: NodeId) -> Result<Option<Enrollment>, StoreError> {
-        Ok(Stored::get(self.store(), &enrollment::keys::enrollment(node))
+        Ok(StoredValue::get(self.store(), &enrollment::keys::enrollment(node))
             .await?
             .map(|kept| kept.value))
     }
 
     /// The enrollments of all nodes.
     pub(super) async fn enrollments(&self) -> Result<HashMap<NodeId, Enrollment>, StoreError> {
-        let all: Vec<Stored<Enrollment>> =
-            Stored::list(self.store(), &enrollment::keys::enrollments()).await?;
+        let all: Vec<StoredValue<Enrollment>> =
+            StoredValue::list(self.store(), &enrollment::keys::enrollments()).await?;
         Ok(all.into_iter().map(|kept| (kept.value.node, kept.value)).collect())
     }
 
@@ -197,7 +208,7 @@ impl Runs {
         &self,
         run: &RunRecord,
         nodes: Vec<NodeRecord>,
-    ) -> Result<Run, StoreError> {
+    ) -> Result<ProvisionRun, StoreError> {
         let counts = decide::count(&nodes);
         let mut enrollments = match nodes.as_slice() {
             [node] => {
@@ -216,7 +227,7 @@ impl Runs {
             }
             shown
         });
-        Ok(Run { nodes: nodes.collect(), ..outline(run, counts) })
+        Ok(ProvisionRun { nodes: nodes.collect(), ..outline(run, counts) })
     }
 
     fn shown(&self, node: NodeRecord) -> RunNode {
@@ -235,9 +246,9 @@ impl Runs {
 }
 
 /// A run without its nodes.
-pub(super) fn outline(run: &RunRecord, counts: Counts) -> Run {
+pub(super) fn outline(run: &RunRecord, counts: Counts) -> ProvisionRun {
     let (state, why) = decide::state(&run.how, run.aborted, counts);
-    Run {
+    ProvisionRun {
         run: run.run.clone(),
         state,
         why,
@@ -339,8 +350,9 @@ impl Runs {
         Ok(run)
     }
 
-    pub(super) async fn lasts(&self) -> Result<HashMap<NodeId, Stored<Last>>, StoreError> {
-        let lasts: Vec<Stored<Last>> = Stored::list(self.store(), &keys::last_runs()).await?;
+    pub(super) async fn lasts(&self) -> Result<HashMap<NodeId, StoredValue<Last>>, StoreError> {
+        let lasts: Vec<StoredValue<Last>> =
+            StoredValue::list(self.store(), &keys::last_runs()).await?;
         Ok(lasts.into_iter().map(|last| (last.value.node, last)).collect())
     }
 
@@ -357,7 +369,7 @@ impl Runs {
             .map(|(_, run)| run.as_str())
             .collect();
         // Who was not erased is known to be so for as long as it is there.
-        let is_over = |header: &&Stored<RunRecord>| {
+        let is_over = |header: &&StoredValue<RunRecord>| {
             header.value.over && !kept.contains(header.value.run.as_str())
         };
         for header in headers.iter().filter(is_over).take(surplus) {
@@ -406,7 +418,7 @@ impl Runs {
                 return Ok(());
             }
             for name in names {
-                self.tell_node("provision.begun", &name, serde_json::json!({"run": run}));
+                self.tell_node("provision.pending", &name, serde_json::json!({"run": run}));
             }
         }
         Ok(())
@@ -416,7 +428,7 @@ impl Runs {
         &self,
         run: &RunRecord,
         counts: Counts,
-        nodes: Vec<Stored<NodeRecord>>,
+        nodes: Vec<StoredValue<NodeRecord>>,
     ) -> Vec<NodeChange> {
         let roster = self.roster();
         let now = self.now();
@@ -440,7 +452,12 @@ impl Runs {
     }
 
     /// It boots the agent from now on, which finds a token that is good for it once.
-    pub(super) fn enroll(&self, was: Stored<NodeRecord>, node: &Node, how: &How) -> NodeChange {
+    pub(super) fn enroll(
+        &self,
+        was: StoredValue<NodeRecord>,
+        node: &Node,
+        how: &ProvisionOptions,
+    ) -> NodeChange {
         let now = self.now();
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
@@ -479,7 +496,7 @@ impl Runs {
         &self,
         audit: Draft,
         changes: Vec<NodeChange>,
-        run: Option<(&Stored<RunRecord>, &RunRecord)>,
+        run: Option<(&StoredValue<RunRecord>, &RunRecord)>,
     ) -> Result<Wrote, Failure> {
         let now = self.now();
         let mut compares = Vec::new();
@@ -528,7 +545,7 @@ impl Runs {
         run: &str,
         node: NodeId,
         audit: &Draft,
-        change: impl Fn(&Runs, Stored<NodeRecord>) -> Option<NodeChange>,
+        change: impl Fn(&Runs, StoredValue<NodeRecord>) -> Option<NodeChange>,
     ) -> Result<Option<NodeRecord>, Failure> {
         for _ in 0..TRIES {
             let Some(was) = self.node(run, node).await? else { return Ok(None) };
@@ -666,7 +683,7 @@ fn pause(agents: usize) -> SignedDuration {
 }
 
 /// A node that was removed meanwhile.
-fn gone(was: Stored<NodeRecord>, now: Timestamp) -> NodeChange {
+fn gone(was: StoredValue<NodeRecord>, now: Timestamp) -> NodeChange {
     let mut next = was.value.clone();
     next.become_state(NodeRunState::Aborted, now);
     next.shown.note = Some("the node was removed".to_owned());
@@ -674,7 +691,7 @@ fn gone(was: Stored<NodeRecord>, now: Timestamp) -> NodeChange {
 }
 
 /// A node is in one run at a time.
-pub(super) fn check_free(node: &Node, last: Option<&Stored<Last>>) -> Result<(), Failure> {
+pub(super) fn check_free(node: &Node, last: Option<&StoredValue<Last>>) -> Result<(), Failure> {
     let Some(last) = last.filter(|last| !last.value.over) else { return Ok(()) };
     let run = &last.value.run;
     let detail = format!("node `{}` is in run {run}, which is not over", node.name);

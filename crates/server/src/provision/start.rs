@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use hoist_api::admin::Verb;
 use hoist_api::provision::{
-    How, Installation, LeftOutNode, SelectedNode, StartRequest, StartResult,
+    Installation, LeftOutNode, ProvisionOptions, SelectedNode, StartRequest, StartResult,
 };
 use hoist_api::{Code, Problem};
 use hoist_boot::agent;
@@ -19,6 +19,7 @@ use hoist_site::Roster;
 use uuid::Uuid;
 
 use super::document::{self, Case, Past};
+use super::image_tools::missing_tools;
 use super::runs::{ChosenNode, Runs, check_free};
 use super::view::sees_profile;
 use super::{Provision, WRITE, decide, sight};
@@ -26,7 +27,7 @@ use crate::boot::UnerasedNodes;
 use crate::inventory::write_failure;
 use crate::inventory::{bad_parameter, bind};
 use crate::metadata::NO_ADDRESS_REMEDY;
-use crate::node_lookup::no_such_node;
+use crate::node_lookup::no_selected_node;
 use hoist_chassis::auth::AuditContext;
 use hoist_chassis::extract::Json;
 use hoist_chassis::failure::Failure;
@@ -43,7 +44,7 @@ const MAX_TOLD: usize = 20;
 pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
         Route::post("/provision/v1/runs", WRITE, start)
-            .summary("Provision the nodes of a selector; what is on their disks may be destroyed")
+            .summary("Provision the nodes of a selector; may destroy the data on their disks")
             .takes::<StartRequest>()
             .gives::<StartResult>(200)
             .selective(),
@@ -67,7 +68,7 @@ async fn start(
     let mut nodes: Vec<Arc<Node>> = reached.cloned().collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     if nodes.is_empty() {
-        return Err(no_such_node(format!("that `{}` names", request.selector)));
+        return Err(no_selected_node(&request.selector));
     }
     if request.previous && (request.profile.is_some() || request.how.retire) {
         let message = "what a node had before is not by a profile of now";
@@ -85,7 +86,7 @@ async fn start(
     let named = named_profile(&roster, &principal, &request)?;
     let unerased = if request.how.retire { HashMap::new() } else { runs.unerased().await? };
     let Choice { chosen, left_out } = choose(&roster, named, nodes, &request, &unerased, back)?;
-    try_out(&roster, &chosen, &request.how)?;
+    validate_documents(&roster, &chosen, &request.how)?;
     check_addresses(runs, &roster, &chosen, &request.how).await?;
     let lasts = runs.lasts().await?;
     chosen.iter().try_for_each(|picked| check_free(&picked.node, lasts.get(&picked.node.id)))?;
@@ -120,12 +121,12 @@ async fn check_addresses(
     runs: &Runs,
     roster: &Roster,
     chosen: &[ChosenNode],
-    how: &How,
+    how: &ProvisionOptions,
 ) -> Result<(), Failure> {
     if how.secrets_without_address {
         return Ok(());
     }
-    let mut faults = Vec::new();
+    let mut diagnostics = Vec::new();
     let mut count = 0;
     for ChosenNode { node, profile, given } in chosen {
         if roster.has_own_address(node) {
@@ -145,29 +146,29 @@ async fn check_addresses(
             continue;
         }
         count += 1;
-        if faults.len() < MAX_TOLD {
+        if diagnostics.len() < MAX_TOLD {
             let message =
                 format!("it has no address of its own, and gets secrets: {}", names.join(", "));
             let hint = format!("`hoist node set {} --ip …`", node.name);
-            faults.push(Diagnostic {
+            diagnostics.push(Diagnostic {
                 at: format!("Node {}", node.name),
                 message,
                 hint: Some(hint),
             });
         }
     }
-    if faults.is_empty() {
+    if diagnostics.is_empty() {
         return Ok(());
     }
     let detail = format!("{count} of the nodes would get secrets, and anybody may be them");
     let mut problem = Problem::new(Code::NoAddress, detail);
     problem.remedy = Some(NO_ADDRESS_REMEDY.to_owned());
-    problem.errors = faults;
+    problem.errors = diagnostics;
     Err(problem.into())
 }
 
 /// Validates the options of a run.
-fn check(how: &How) -> Result<(), Failure> {
+fn check(how: &ProvisionOptions) -> Result<(), Failure> {
     if how.only.len() > MAX_WORDS || how.wipe.len() > MAX_WORDS {
         let message = format!("there are more than {MAX_WORDS} words");
         return Err(bad_parameter("how", &message, "name fewer"));
@@ -215,8 +216,8 @@ fn choose<'i>(
             continue;
         }
         let is_unerased = unerased.get(&node.id).map(|run| not_erased(&node, run));
-        if let Some(fault) = is_unerased.or_else(|| refusal(roster, &node, request)) {
-            refused.push(fault);
+        if let Some(diagnostic) = is_unerased.or_else(|| refusal(roster, &node, request)) {
+            refused.push(diagnostic);
             continue;
         }
         if let Some(back) = back(node.id) {
@@ -243,7 +244,7 @@ fn choose<'i>(
     }
     if chosen.is_empty() {
         let why = left_out.first().map(|left| format!(": node `{}`: {}", left.node, left.why));
-        let detail = format!("there is nothing to provision{}", why.unwrap_or_default());
+        let detail = format!("no selected node can be provisioned{}", why.unwrap_or_default());
         let failure = Failure::new(Code::Conflict, detail);
         let lacks_profile = left_out.iter().any(|left| left.why == NO_PROFILE);
         return Err(if lacks_profile {
@@ -272,24 +273,23 @@ fn named_profile<'r>(
 
 fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Diagnostic> {
     let at = format!("Node {}", node.name);
-    let fault =
+    let diagnostic =
         |message: String, hint: String| Diagnostic { at: at.clone(), message, hint: Some(hint) };
     if node.is_protected() {
         let hint = format!("`hoist node protect --off {}` first", node.name);
-        return Some(fault("it is protected".to_owned(), hint));
+        return Some(diagnostic("it is protected".to_owned(), hint));
     }
     let state = roster.boot_state(node.id)?;
     let since = state
         .installed
         .filter(|_| !request.reinstall && !request.previous && !request.how.retire)?;
     let hint = "`--reinstall` writes over what is on its disks".to_owned();
-    Some(fault(format!("it is installed since {since}"), hint))
+    Some(diagnostic(format!("it is installed since {since}"), hint))
 }
 
 /// A retired machine must not leave with readable data.
 fn not_erased(node: &Node, run: &str) -> Diagnostic {
-    let message =
-        format!("its disks were to be erased in run {run}, and that has not come to its end");
+    let message = format!("the erasure of its disks in run {run} is not finished");
     let hint = format!("`hoist provision retry {}` erases them", node.name);
     Diagnostic { at: format!("Node {}", node.name), message, hint: Some(hint) }
 }
@@ -331,7 +331,11 @@ fn no_action(
 }
 
 /// Validates each profile with one of its nodes.
-fn try_out(roster: &Roster, chosen: &[ChosenNode], how: &How) -> Result<(), Failure> {
+fn validate_documents(
+    roster: &Roster,
+    chosen: &[ChosenNode],
+    how: &ProvisionOptions,
+) -> Result<(), Failure> {
     let mut seen = std::collections::BTreeSet::new();
     // Inputs of an earlier installation were validated then.
     let anew = chosen.iter().filter(|picked| picked.given.is_none());
@@ -346,6 +350,7 @@ fn try_out(roster: &Roster, chosen: &[ChosenNode], how: &How) -> Result<(), Fail
         let mut found = document::check(&profile.spec, &case, &made);
         found.extend(no_plugin(roster, node, &profile.spec));
         found.extend(no_action(roster, node, &profile.spec, &how.only));
+        found.extend(missing_tools(roster, node, &made));
         if found.is_empty() {
             continue;
         }

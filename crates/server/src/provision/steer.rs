@@ -1,10 +1,13 @@
-//! Trying again, ending, and taking back.
+//! Operators' commands on running and ended nodes: retry, abort and undo.
+//!
+//! Does not belong here: the start of runs (`start`), and the transitions that agents report
+//! (`agent`).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use axum::extract::State;
 use hoist_api::admin::Verb;
-use hoist_api::provision::{How, NodeRunState, RunNode, SteerRequest, SteerResult};
+use hoist_api::provision::{NodeRunState, ProvisionOptions, RunNode, SteerRequest, SteerResult};
 use hoist_api::{Code, Problem};
 use hoist_diagnostic::Diagnostic;
 use hoist_metadata::provision::Enrollment;
@@ -13,7 +16,7 @@ use hoist_store::Op;
 
 use super::backup::{self, BackupRecord};
 use super::erasure::is_unerased;
-use super::record::{NodeRecord, RunRecord, Stored, UndoState};
+use super::record::{NodeRecord, RunRecord, StoredValue, UndoState};
 use super::runs::{NodeChange, Runs, TRIES, Wrote};
 use super::stuck::{GoesOn, may_go_on, told as told_key};
 use super::{BootChange, Provision, WRITE, decide, sight};
@@ -33,17 +36,17 @@ const MAX_TOLD: usize = 20;
 pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
         Route::post("/provision/v1/runs/{run}/retry", WRITE, retry)
-            .summary("Begin nodes that failed or were ended once more")
+            .summary("Retry failed and aborted nodes")
             .takes::<SteerRequest>()
             .gives::<SteerResult>(200)
             .selective(),
         Route::post("/provision/v1/runs/{run}/abort", WRITE, abort)
-            .summary("Begin no more, and end what is under way where that is safe")
+            .summary("Abort a run: start no further node, and stop active ones where that is safe")
             .takes::<SteerRequest>()
             .gives::<SteerResult>(200)
             .selective(),
         Route::post("/provision/v1/runs/{run}/undo", WRITE, undo)
-            .summary("End it, put disks back as far as they can be, and let nodes boot as before")
+            .summary("Undo a run: end it, restore disks where possible, and boot nodes as before")
             .takes::<SteerRequest>()
             .gives::<SteerResult>(200)
             .selective(),
@@ -57,7 +60,7 @@ async fn retry(
     path: Path<String>,
     body: Json<SteerRequest>,
 ) -> Result<Json<SteerResult>, Failure> {
-    Wish { state, principal, audit, path, body }.carry_out(Turn::Retry).await
+    SteerCall { state, principal, audit, path, body }.carry_out(SteerCommand::Retry).await
 }
 
 async fn abort(
@@ -67,7 +70,7 @@ async fn abort(
     path: Path<String>,
     body: Json<SteerRequest>,
 ) -> Result<Json<SteerResult>, Failure> {
-    Wish { state, principal, audit, path, body }.carry_out(Turn::Abort).await
+    SteerCall { state, principal, audit, path, body }.carry_out(SteerCommand::Abort).await
 }
 
 async fn undo(
@@ -77,18 +80,18 @@ async fn undo(
     path: Path<String>,
     body: Json<SteerRequest>,
 ) -> Result<Json<SteerResult>, Failure> {
-    Wish { state, principal, audit, path, body }.carry_out(Turn::Undo).await
+    SteerCall { state, principal, audit, path, body }.carry_out(SteerCommand::Undo).await
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum SteerCommand {
     Retry,
     Abort,
     Undo,
 }
 
 /// A request to retry, abort or undo.
-struct Wish {
+struct SteerCall {
     state: State<Provision>,
     principal: Principal,
     audit: AuditContext,
@@ -96,8 +99,8 @@ struct Wish {
     body: Json<SteerRequest>,
 }
 
-impl Wish {
-    async fn carry_out(self, turn: Turn) -> Result<Json<SteerResult>, Failure> {
+impl SteerCall {
+    async fn carry_out(self, command: SteerCommand) -> Result<Json<SteerResult>, Failure> {
         let Self { state: State(provision), principal, audit, path: Path(run), body } = self;
         let Json(request) = body;
         let runs = &provision.runs;
@@ -108,30 +111,32 @@ impl Wish {
         for _ in 0..TRIES {
             let header = runs.header(&run).await?.ok_or_else(|| no_such_run(&run))?;
             let nodes = chosen(runs, &header.value, &principal, &request).await?;
-            let (nodes, elsewhere) = latest(runs, turn, nodes).await?;
-            let backups = match turn {
-                Turn::Undo if !request.boot_only => runs.backup_records().await?,
+            let (nodes, elsewhere) = latest(runs, command, nodes).await?;
+            let backups = match command {
+                SteerCommand::Undo if !request.boot_only => runs.backup_records().await?,
                 _ => Vec::new(),
             };
             let how = &header.value.how;
             let boot_only = request.boot_only;
-            let enrollments =
-                if turn == Turn::Retry { runs.enrollments().await? } else { HashMap::new() };
+            let enrollments = if command == SteerCommand::Retry {
+                runs.enrollments().await?
+            } else {
+                HashMap::new()
+            };
             let backups = &backups;
             let enrollments = &enrollments;
             let keys = &request.keys;
-            let case = Case { turn, how, boot_only, backups, enrollments, keys };
+            let case = Case { command, how, boot_only, backups, enrollments, keys };
             let Steps { mut changes, mut notes } = steps(runs, nodes, &case)?;
             for change in changes.iter_mut().filter(|change| is_installed_now(change)) {
                 change.more.extend(runs.installed_by(how, &change.now).await?);
             }
-            let is_put_back =
-                |change: &&NodeChange| change.now.undo.is_some() || change.now.undo_next;
-            let written = changes.iter().filter(is_put_back).count();
+            let is_undo = |change: &&NodeChange| change.now.undo.is_some() || change.now.undo_next;
+            let written = changes.iter().filter(is_undo).count();
             notes.extend(elsewhere);
             notes.extend(told(runs, &changes).await?);
-            let needs_affects =
-                turn == Turn::Undo && runs.registry().needs_confirmation(&runs.roster(), written);
+            let needs_affects = command == SteerCommand::Undo
+                && runs.registry().needs_confirmation(&runs.roster(), written);
             let names: Vec<Name> =
                 changes.iter().map(|change| change.now.shown.node.clone()).collect();
             let steered = SteerResult {
@@ -153,7 +158,8 @@ impl Wish {
                     .with_remedy(format!("if that is what you want, say `--affects {count}`")));
             }
             let next = RunRecord {
-                aborted: turn != Turn::Retry && (request.nodes.is_empty() || header.value.aborted),
+                aborted: command != SteerCommand::Retry
+                    && (request.nodes.is_empty() || header.value.aborted),
                 over: false,
                 counts: None,
                 ..header.value.clone()
@@ -161,10 +167,10 @@ impl Wish {
             let draft = Draft { object: format!("run/{}", header.value.run), ..audit.draft() };
             let wrote = runs.write(draft, changes, Some((&header, &next))).await?;
             if wrote == Wrote::Done {
-                let word = match turn {
-                    Turn::Retry => "provision.retried",
-                    Turn::Abort => "provision.abort",
-                    Turn::Undo => "provision.undone",
+                let word = match command {
+                    SteerCommand::Retry => "provision.retried",
+                    SteerCommand::Abort => "provision.abort",
+                    SteerCommand::Undo => "provision.undone",
                 };
                 let by = principal.who().to_string();
                 let told = serde_json::json!({"nodes": steered.nodes, "by": by});
@@ -184,11 +190,11 @@ async fn chosen(
     run: &RunRecord,
     principal: &Principal,
     request: &SteerRequest,
-) -> Result<Vec<Stored<NodeRecord>>, Failure> {
+) -> Result<Vec<StoredValue<NodeRecord>>, Failure> {
     let roster = runs.roster();
     let sight = sight(principal, Verb::Write, &roster);
     let mut nodes = runs.nodes(&run.run).await?;
-    let out_of_reach = |node: &Stored<NodeRecord>| match roster.by_id(node.value.shown.id) {
+    let out_of_reach = |node: &StoredValue<NodeRecord>| match roster.by_id(node.value.shown.id) {
         Some(node) => !sight.reaches(&roster, node),
         None => !sight.is_all(),
     };
@@ -215,15 +221,16 @@ async fn chosen(
 /// Who was in another run since is left to that one, and named.
 async fn latest(
     runs: &Runs,
-    turn: Turn,
-    nodes: Vec<Stored<NodeRecord>>,
-) -> Result<(Vec<Stored<NodeRecord>>, Vec<String>), Failure> {
+    command: SteerCommand,
+    nodes: Vec<StoredValue<NodeRecord>>,
+) -> Result<(Vec<StoredValue<NodeRecord>>, Vec<String>), Failure> {
     let mut here = Vec::new();
     let mut notes = Vec::new();
     let lasts = runs.lasts().await?;
     for node in nodes {
         let RunNode { node: name, id, run, .. } = &node.value.shown;
-        match lasts.get(id).filter(|last| last.value.run != *run && turn != Turn::Abort) {
+        match lasts.get(id).filter(|last| last.value.run != *run && command != SteerCommand::Abort)
+        {
             Some(last) => notes.push(format!("{name}: it was in run {} since", last.value.run)),
             None => here.push(node),
         }
@@ -233,10 +240,10 @@ async fn latest(
 
 /// A request with the records it applies to.
 struct Case<'a> {
-    turn: Turn,
-    how: &'a How,
+    command: SteerCommand,
+    how: &'a ProvisionOptions,
     boot_only: bool,
-    backups: &'a [Stored<BackupRecord>],
+    backups: &'a [StoredValue<BackupRecord>],
     /// The enrollments of nodes that are started again.
     enrollments: &'a HashMap<NodeId, Enrollment>,
     /// Keys that people have named.
@@ -248,7 +255,11 @@ struct Steps {
     notes: Vec<String>,
 }
 
-fn steps(runs: &Runs, nodes: Vec<Stored<NodeRecord>>, case: &Case<'_>) -> Result<Steps, Failure> {
+fn steps(
+    runs: &Runs,
+    nodes: Vec<StoredValue<NodeRecord>>,
+    case: &Case<'_>,
+) -> Result<Steps, Failure> {
     let roster = runs.roster();
     let mut changes = Vec::new();
     let mut notes = Vec::new();
@@ -260,26 +271,26 @@ fn steps(runs: &Runs, nodes: Vec<Stored<NodeRecord>>, case: &Case<'_>) -> Result
         let node = roster.by_id(id).cloned();
         let is_written = changed || kept.contains(&(run.as_str(), id));
         let works = state == NodeRunState::Working;
-        let changed = match case.turn {
-            Turn::Retry => match retried(runs, was, node.as_deref(), case, &mut notes)? {
+        let changed = match case.command {
+            SteerCommand::Retry => match retried(runs, was, node.as_deref(), case, &mut notes)? {
                 RetryOutcome::As(changed) => changed,
-                RetryOutcome::Unnamed(fault) => {
-                    unnamed.push(fault);
+                RetryOutcome::Unnamed(diagnostic) => {
+                    unnamed.push(diagnostic);
                     None
                 }
             },
-            Turn::Abort => aborted(runs, was, false).map(Box::new),
-            // Nothing that was to be erased is given back.
-            Turn::Undo if case.how.retire && (is_unerased(&was.value) || is_written) => {
-                notes.push(format!("{name}: what is erased does not come back; it stays as it is"));
+            SteerCommand::Abort => aborted(runs, was, false).map(Box::new),
+            // Erased data cannot be restored.
+            SteerCommand::Undo if case.how.retire && (is_unerased(&was.value) || is_written) => {
+                notes.push(format!("{name}: erased disks cannot be restored; nothing to undo"));
                 None
             }
-            Turn::Undo if !case.boot_only && !case.how.retire && (is_written || works) => {
+            SteerCommand::Undo if !case.boot_only && !case.how.retire && (is_written || works) => {
                 undone(runs, was, node.as_deref(), case.how, &mut notes)?.map(Box::new)
             }
-            Turn::Undo => {
+            SteerCommand::Undo => {
                 if is_written || works {
-                    notes.push(format!("{name}: what was written to its disks stays there"));
+                    notes.push(format!("{name}: data already written to its disks stays"));
                 }
                 aborted(runs, was, true).map(Box::new)
             }
@@ -288,35 +299,39 @@ fn steps(runs: &Runs, nodes: Vec<Stored<NodeRecord>>, case: &Case<'_>) -> Result
     }
     // Of a whole run, the others go on.
     if unnamed.is_empty() || !changes.is_empty() {
-        notes.extend(unnamed.iter().map(|fault| {
-            let hint = fault.hint.as_deref().unwrap_or_default();
-            format!("{}: {}; it is left out until one is named: {hint}", fault.at, fault.message)
+        notes.extend(unnamed.iter().map(|diagnostic| {
+            let hint = diagnostic.hint.as_deref().unwrap_or_default();
+            format!(
+                "{}: {}; the node is skipped until a key is named: {hint}",
+                diagnostic.at, diagnostic.message
+            )
         }));
         return Ok(Steps { changes, notes });
     }
     let detail = format!("another key came with the token of {} nodes", unnamed.len());
     let mut problem = Problem::new(Code::KeyNotNamed, detail);
     problem.remedy = Some(
-        "compare with the screen of the machine, then name the key that is its own with `--key \
-         FINGERPRINT`, or `--key none` to let none of them go on"
+        "compare with the screen of the machine, then name its key with `--key FINGERPRINT`, or \
+         accept none of the keys with `--key none`"
             .to_owned(),
     );
     problem.errors = unnamed;
     Err(problem.into())
 }
 
-/// Whether people take a system for good that has not said that it is up.
+/// Whether an operator accepts a system that has not reported that it is up.
 fn is_installed_now(change: &NodeChange) -> bool {
     let was_starting = change.was.value.shown.state == NodeRunState::Starting;
     was_starting && (change.now.shown.state == NodeRunState::Done || change.now.undo.is_some())
 }
 
-/// Its agent puts its disks back: the one that works, when it has ended, or the one that it boots.
+/// Requests that the agent restores the node's disks: a working agent when it has ended, otherwise
+/// the agent of the next boot.
 fn undone(
     runs: &Runs,
-    was: Stored<NodeRecord>,
+    was: StoredValue<NodeRecord>,
     node: Option<&Node>,
-    how: &How,
+    how: &ProvisionOptions,
     notes: &mut Vec<String>,
 ) -> Result<Option<NodeChange>, Failure> {
     let state = was.value.shown.state;
@@ -371,26 +386,26 @@ async fn told(runs: &Runs, changes: &[NodeChange]) -> Result<Vec<String>, Failur
         let RunNode { node, id, run, .. } = &change.now.shown;
         let kept = runs.backups(run, *id).await?;
         if kept.is_empty() {
-            notes.push(format!("{node}: only its disks can say what they held; no copy is here"));
+            notes.push(format!(
+                "{node}: the controller has no backup; only backups on its disks can be restored"
+            ));
         }
         for taken in kept.iter().filter_map(backup::taken) {
             let disk = &taken.disk;
             let kernel = &taken.kernel_name;
             let lost = hoist_provision::backup::would_be_lost(&taken);
             notes.push(if lost.is_empty() {
-                format!(
-                    "{node}: disk {disk} ({kernel}) held nothing that the run may have written over"
-                )
+                format!("{node}: disk {disk} ({kernel}) held no data that the run may overwrite")
             } else {
                 format!(
-                    "{node}: disk {disk} ({kernel}) held {}; if a step has begun, that is written \
-                     over, and the agent refuses",
+                    "{node}: disk {disk} ({kernel}) held {}; if a step has started, this data is \
+                     overwritten, and the agent refuses the undo",
                     lost.join(", ")
                 )
             });
         }
         notes.push(format!(
-            "{node}: what the run put on its disks is lost; the machine has to start from the network"
+            "{node}: the data that the run wrote is lost; the machine must boot from the network"
         ));
     }
     Ok(notes)
@@ -405,7 +420,7 @@ pub(super) fn protected(node: &Node) -> Failure {
 /// Queues the node again with a new token. A running attempt continues unless it is stuck.
 fn retried(
     runs: &Runs,
-    was: Stored<NodeRecord>,
+    was: StoredValue<NodeRecord>,
     node: Option<&Node>,
     case: &Case<'_>,
     notes: &mut Vec<String>,
@@ -437,9 +452,11 @@ fn retried(
         };
         let goes_on = earlier.as_ref().and_then(|earlier| earlier.claimed);
         if !enrollment.quarantined.is_empty() {
-            let who = goes_on.map(|key| format!("key {} goes on", told_key(&key)));
-            let nobody = || "no key goes on; start it from the network again".to_owned();
-            notes.push(format!("{}: {}", node.name, who.unwrap_or_else(nobody)));
+            let accepted = match goes_on {
+                Some(key) => format!("key {} is accepted", told_key(&key)),
+                None => "no key is accepted; boot the machine from the network again".to_owned(),
+            };
+            notes.push(format!("{}: {accepted}", node.name));
         }
         next.earlier = earlier;
     }
@@ -450,10 +467,10 @@ fn retried(
     }))))
 }
 
-/// What becomes of a node that is begun once more.
+/// The change of a node by a retry.
 enum RetryOutcome {
     As(Option<Box<NodeChange>>),
-    /// People have to say which key is the node's.
+    /// The operator must name the node's key.
     Unnamed(Diagnostic),
 }
 
@@ -471,7 +488,7 @@ fn unnamed(node: &Node, enrollment: &Enrollment) -> Diagnostic {
 
 /// Ends nodes that have not started at once; a working agent is told to stop and reports when it
 /// has.
-fn aborted(runs: &Runs, was: Stored<NodeRecord>, undo: bool) -> Option<NodeChange> {
+fn aborted(runs: &Runs, was: StoredValue<NodeRecord>, undo: bool) -> Option<NodeChange> {
     let mut next = was.value.clone();
     let before = || BootChange::Before(Box::new(was.value.before.clone()));
     // A node with unfinished disks is held.
@@ -482,14 +499,14 @@ fn aborted(runs: &Runs, was: Stored<NodeRecord>, undo: bool) -> Option<NodeChang
     };
     let end_enrollment = Op::Delete(enrollment::keys::enrollment(next.shown.id));
     if let Some(undo) = next.undo.take() {
-        return not_put_back(runs, was, next, undo, end_enrollment);
+        return not_restored(runs, was, next, undo, end_enrollment);
     }
     match next.shown.state {
         NodeRunState::Waiting => {
             next.become_state(NodeRunState::Aborted, runs.now());
             let roster = runs.roster();
             let state = roster.boot_state(next.shown.id);
-            // It was begun before, and its turn has not come again.
+            // It was begun before, and its command has not come again.
             let is_begun = state.is_some_and(|state| state.provisioning.is_some());
             let boot = is_begun.then(left);
             Some(NodeChange { boot, ..NodeChange::new(was, next) })
@@ -526,9 +543,9 @@ fn is_begun(state: NodeRunState) -> bool {
 }
 
 /// Cancels a pending undo; an agent that is already restoring finishes.
-fn not_put_back(
+fn not_restored(
     runs: &Runs,
-    was: Stored<NodeRecord>,
+    was: StoredValue<NodeRecord>,
     mut next: NodeRecord,
     undo: UndoState,
     end_enrollment: Op,

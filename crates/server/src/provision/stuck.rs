@@ -43,20 +43,20 @@ impl Runs {
         self.is_silent(record).then(|| {
             let since = self.heard(record).strftime("%Y-%m-%dT%H:%M:%SZ");
             format!(
-                "nothing is heard of its agent since {since}; if the machine is off or hangs, start \
-                 it from the network again, and `hoist provision retry` begins the node once more, \
-                 or `abort` ends it"
+                "no message of its agent since {since}; if the machine is off or hangs, boot it \
+                 from the network again with `hoist provision retry`, or end the attempt with \
+                 `abort`"
             )
         })
     }
 
-    /// Whether an agent that is at work has said nothing for so long that it is taken for dead.
+    /// Whether the agent of a working node sent no message for so long that it counts as dead.
     pub(super) fn is_silent(&self, record: &NodeRecord) -> bool {
         let works = record.shown.state == NodeRunState::Working;
         works && self.now().duration_since(self.heard(record)) > self.silence()
     }
 
-    /// Tells of each agent once that nothing is heard of it any more; whichever controller is first.
+    /// Publishes one event for each silent agent; the first controller to record it does.
     pub(super) async fn tell_silent(&self, run: &str) -> Result<(), Failure> {
         let is_new = |node: &NodeRecord| node.told_silent.is_none() && self.is_silent(node);
         for node in self.nodes(run).await?.into_iter().filter(|node| is_new(&node.value)) {

@@ -7,13 +7,13 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::Listing;
-use hoist_api::provision::{NodeFacts, ProvisionProfileObject, Run};
+use hoist_api::provision::{NodeFacts, ProvisionProfileObject, ProvisionRun};
 use hoist_model::ProvisionProfile;
 use hoist_site::{Resource, Roster};
 
 use super::decide::count;
 use super::keys;
-use super::record::{FactsRecord, NodeRecord, Stored};
+use super::record::{FactsRecord, NodeRecord, StoredValue};
 use super::runs::outline;
 use super::steer::no_such_run;
 use super::{Provision, READ, sight};
@@ -31,7 +31,7 @@ const LAST: &str = "last";
 pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
         Route::get("/provision/v1/profiles", READ, profiles)
-            .summary("All provision profiles, with how many nodes each is for")
+            .summary("All provision profiles, with the number of nodes that each selects")
             .gives::<Listing<ProvisionProfileObject>>(200)
             .selective(),
         Route::get("/provision/v1/profiles/{name}", READ, profile)
@@ -39,19 +39,19 @@ pub(super) fn routes() -> Vec<Route<Provision>> {
             .gives::<ProvisionProfileObject>(200)
             .selective(),
         Route::get("/provision/v1/runs", READ, list)
-            .summary("Runs of provisioning, the last one first, without their nodes")
-            .gives::<Listing<Run>>(200)
+            .summary("Provisioning runs, the newest first, without their nodes")
+            .gives::<Listing<ProvisionRun>>(200)
             .selective(),
         Route::get("/provision/v1/runs/{run}", READ, get)
-            .summary("A run with all its nodes; `last` is the last one")
-            .gives::<Run>(200)
+            .summary("A run with all its nodes; `last` is the newest one")
+            .gives::<ProvisionRun>(200)
             .selective(),
         Route::get("/provision/v1/nodes/{node}/run", READ, of_node)
-            .summary("The run that a node was in last, with this node alone")
-            .gives::<Run>(200)
+            .summary("The latest run of a node, with this node only")
+            .gives::<ProvisionRun>(200)
             .selective(),
         Route::get("/provision/v1/nodes/{node}/facts", READ, facts)
-            .summary("What the agent of a node found there")
+            .summary("The facts of a node, as its agent reported them")
             .gives::<NodeFacts>(200)
             .selective(),
     ]
@@ -106,7 +106,7 @@ pub(super) fn sees_profile(
 async fn list(
     State(provision): State<Provision>,
     principal: Principal,
-) -> Result<Json<Listing<Run>>, Failure> {
+) -> Result<Json<Listing<ProvisionRun>>, Failure> {
     let runs = &provision.runs;
     let roster = provision.runs.roster();
     let sight = sight(&principal, Verb::Read, &roster);
@@ -129,7 +129,7 @@ async fn get(
     State(provision): State<Provision>,
     principal: Principal,
     Path(run): Path<String>,
-) -> Result<Json<Run>, Failure> {
+) -> Result<Json<ProvisionRun>, Failure> {
     let runs = &provision.runs;
     let roster = provision.runs.roster();
     let sight = sight(&principal, Verb::Read, &roster);
@@ -147,7 +147,7 @@ async fn get(
 
 /// The nodes of a run that the caller may see; removed nodes are visible only to callers who may
 /// see all.
-fn seen(roster: &Roster, sight: &Sight, nodes: Vec<Stored<NodeRecord>>) -> Vec<NodeRecord> {
+fn seen(roster: &Roster, sight: &Sight, nodes: Vec<StoredValue<NodeRecord>>) -> Vec<NodeRecord> {
     let is_seen = |node: &NodeRecord| match roster.by_id(node.shown.id) {
         Some(node) => sight.reaches(roster, node),
         None => sight.is_all(),
@@ -159,7 +159,7 @@ async fn of_node(
     State(provision): State<Provision>,
     principal: Principal,
     Path(node): Path<String>,
-) -> Result<Json<Run>, Failure> {
+) -> Result<Json<ProvisionRun>, Failure> {
     let runs = &provision.runs;
     let roster = provision.runs.roster();
     let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
@@ -181,11 +181,15 @@ async fn facts(
     let roster = provision.runs.roster();
     let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
     let store = provision.runs.chassis().store.as_ref();
-    let found: Option<Stored<FactsRecord>> = Stored::get(store, &keys::facts(node.id)).await?;
+    let found: Option<StoredValue<FactsRecord>> =
+        StoredValue::get(store, &keys::facts(node.id)).await?;
     let FactsRecord { at, facts } = found
         .ok_or_else(|| {
-            Failure::new(Code::NotFound, format!("no agent has looked at node `{}`", node.name))
-                .with_remedy("one does when the node is provisioned")
+            Failure::new(
+                Code::NotFound,
+                format!("node `{}` has no facts: no agent has reported any", node.name),
+            )
+            .with_remedy("one does when the node is provisioned")
         })?
         .value;
     Ok(Json(NodeFacts { node: node.name.clone(), id: node.id, at, facts }))

@@ -1,4 +1,6 @@
 //! Invariants of the site as a whole: references resolve and unique keys are unique.
+//!
+//! Does not belong here: rules of a single document (`hoist-model`), and rules about rights.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -8,11 +10,12 @@ use hoist_diagnostic::Diagnostic;
 use hoist_model::selector::Vocabulary;
 use hoist_model::{
     Artifact, BootConfig, Group, GroupKey, Kind, Mac, MetadataLayer, Name, Network, Nid, Node,
-    NodeId, NodeSpec, Partition, ProvisionProfile, Xname, nearest,
+    NodeId, NodeSpec, Partition, ProvisionProfile, Selector, Xname, nearest,
 };
 
 use super::{DocumentRef, Draft, Reason, Refusal};
 use crate::kind::DocumentKind;
+use crate::selector_names::{KnownNames, unknown_name};
 use crate::uses::{ArtifactUsers, Uses};
 
 /// The fields of a spec that a source sets, and that people change only after releasing them.
@@ -86,8 +89,8 @@ fn managed_fields(node: &Node, wanted: &NodeSpec) -> Vec<Refusal> {
     held.map(|field| {
         let message = format!("`{field}` comes from `{}`", provenance.source);
         let hint = format!("change it there, or `hoist node release {} {field}`", node.name);
-        let fault = Diagnostic::new(*field, message).hint(hint);
-        Refusal::of(Reason::Managed, Kind::Node, &node.name, fault)
+        let diagnostic = Diagnostic::new(*field, message).hint(hint);
+        Refusal::of(Reason::Managed, Kind::Node, &node.name, diagnostic)
     })
     .collect()
 }
@@ -101,15 +104,15 @@ fn references(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
     for node in drafted(draft) {
         let spec = &node.spec;
         let mut missing = |at: String, kind: Kind, name: String, close: Option<String>| {
-            let fault = Diagnostic::new(at, format!("there is no {kind} `{name}`"));
+            let diagnostic = Diagnostic::new(at, format!("{kind} `{name}` not found"));
             let hint = match close {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => {
                     format!("declare it in the same file, or `hoist {} add {name}`", word(kind))
                 }
             };
-            let fault = fault.hint(hint);
-            let refusal = Refusal::of(Reason::Missing, Kind::Node, &node.name, fault);
+            let diagnostic = diagnostic.hint(hint);
+            let refusal = Refusal::of(Reason::Missing, Kind::Node, &node.name, diagnostic);
             found.push(refusal.with_value(&name));
         };
         if !draft.has_partition(&spec.partition) {
@@ -123,8 +126,8 @@ fn references(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
             let group = draft.document::<Group>(&key);
             if group.is_some_and(|group| group.spec.selector.is_some()) {
                 let message = format!("the members of `{key}` are computed by its selector");
-                let fault = Diagnostic::new("groups", message).hint("leave it out");
-                computed.push(Refusal::of(Reason::Invalid, Kind::Node, &node.name, fault));
+                let diagnostic = Diagnostic::new("groups", message).hint("leave it out");
+                computed.push(Refusal::of(Reason::Invalid, Kind::Node, &node.name, diagnostic));
             } else if group.is_none() {
                 let known = draft.roster.groups().filter(|g| g.partition == spec.partition);
                 let close = nearest(name, known.map(|g| g.name.as_str())).map(str::to_owned);
@@ -148,10 +151,11 @@ pub(crate) fn partitions(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
     for partition in draft.documents::<Partition>() {
         let networks = partition.spec.boot_networks.iter();
         for network in networks.filter(|network| !draft.has_network(network)) {
-            let fault =
-                Diagnostic::new("boot_networks", format!("there is no Network `{network}`"))
+            let diagnostic =
+                Diagnostic::new("boot_networks", format!("Network `{network}` not found"))
                     .hint("declare it, or take it out of the list");
-            let refusal = Refusal::of(Reason::Missing, Kind::Partition, &partition.name, fault);
+            let refusal =
+                Refusal::of(Reason::Missing, Kind::Partition, &partition.name, diagnostic);
             found.push(refusal.with_value(network));
         }
     }
@@ -160,9 +164,9 @@ pub(crate) fn partitions(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
         return;
     }
     for group in draft.documents::<Group>().filter(|group| removed.contains(&group.partition)) {
-        let fault = Diagnostic::new("", format!("the group `{}` is in it", group.key()))
+        let diagnostic = Diagnostic::new("", format!("the group `{}` is in it", group.key()))
             .hint("remove the group first, or in the same change");
-        found.push(Refusal::of(Reason::InUse, Kind::Partition, &group.partition, fault));
+        found.push(Refusal::of(Reason::InUse, Kind::Partition, &group.partition, diagnostic));
     }
     let mut users = Users::default();
     for node in all_nodes(draft).filter(|node| removed.contains(&node.spec.partition)) {
@@ -199,8 +203,9 @@ impl<'d> Users<'d> {
     fn refuse(self, kind: Kind, found: &mut Vec<Refusal>) {
         for (used, (count, example)) in self.0 {
             let message = format!("{count} nodes still use it, `{example}` among them");
-            let fault = Diagnostic::new("", message).hint("move them first, or in the same change");
-            found.push(Refusal::of(Reason::InUse, kind, used, fault));
+            let diagnostic =
+                Diagnostic::new("", message).hint("move them first, or in the same change");
+            found.push(Refusal::of(Reason::InUse, kind, used, diagnostic));
         }
     }
 }
@@ -225,8 +230,8 @@ fn exclusive_sets(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
                 draft.document::<Group>(&key).and_then(|group| group.spec.exclusive_set.as_ref());
             if let Some(other) = set.and_then(|set| taken.insert(set, name)) {
                 let message = format!("`{other}` and `{name}` exclude each other");
-                let fault = Diagnostic::new("groups", message).hint("keep one of them");
-                found.push(Refusal::of(Reason::Clash, Kind::Node, &node.name, fault));
+                let diagnostic = Diagnostic::new("groups", message).hint("keep one of them");
+                found.push(Refusal::of(Reason::Clash, Kind::Node, &node.name, diagnostic));
             }
         }
     }
@@ -332,8 +337,8 @@ impl UniqueKeyCheck<'_, '_> {
         let Some(other) = in_draft.or(in_roster).filter(|other| *other != node.id) else { return };
         let other = self.draft.node(other).map_or_else(String::new, |node| node.name.to_string());
         let message = format!("`{value}` belongs to node `{other}` already");
-        let fault = Diagnostic::new(at, message).hint("one of the two has to give it up");
-        let refusal = Refusal::of(Reason::Clash, Kind::Node, &node.name, fault);
+        let diagnostic = Diagnostic::new(at, message).hint("one of the two has to give it up");
+        let refusal = Refusal::of(Reason::Clash, Kind::Node, &node.name, diagnostic);
         self.found.push(refusal.with_value(value).held_by(other));
     }
 }
@@ -353,30 +358,45 @@ pub(crate) fn groups(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
     for (key, group) in &draft.groups {
         let Some(group) = group else { continue };
         if !draft.has_partition(&key.partition) {
-            let fault = Diagnostic::new("", format!("there is no Partition `{}`", key.partition));
-            found.push(Refusal::of(Reason::Missing, Kind::Group, key, fault));
+            let diagnostic =
+                Diagnostic::new("", format!("Partition `{}` not found", key.partition));
+            found.push(Refusal::of(Reason::Missing, Kind::Group, key, diagnostic));
         }
-        let bound = group.spec.selector.as_ref().map(|selector| selector.bind(&words));
-        if let Some(Err(error)) = bound {
-            let fault = Diagnostic::new("selector", error.to_string());
-            found.push(Refusal::of(Reason::Invalid, Kind::Group, key, fault));
+        if let Some(diagnostic) = words.diagnostic_of(group.spec.selector.as_ref()) {
+            found.push(Refusal::of(Reason::Invalid, Kind::Group, key, diagnostic));
         }
     }
 }
 
-/// Selectors of boot configurations must bind, and the artifacts they name must exist.
+/// Selectors of boot configurations must mean something, and the artifacts they name must exist.
 pub(crate) fn boot_configs(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
     let words = DraftVocabulary { draft };
     for (name, config) in &draft.boot_configs {
         let Some(config) = config else { continue };
         let about = DocumentRef::new(Kind::BootConfig, name);
-        let bound = config.spec.selector.as_ref().map(|selector| selector.bind(&words));
-        if let Some(Err(error)) = bound {
-            let fault = Diagnostic::new("selector", error.to_string());
-            found.push(Refusal::new(Reason::Invalid, about.clone(), fault));
+        if let Some(diagnostic) = words.diagnostic_of(config.spec.selector.as_ref()) {
+            found.push(Refusal::new(Reason::Invalid, about.clone(), diagnostic));
         }
         for (at, artifact) in config.spec.artifacts() {
             found.extend(missing_artifact(draft, &about, at, artifact));
+        }
+    }
+}
+
+/// Selectors of layers in documents must name groups and partitions of the site. A layer of
+/// `OpenCHAMI`'s API is no document, and may come before its group. Layers are rendered by the rule
+/// of the metadata context.
+pub(crate) fn metadata_layers(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+    let words = DraftVocabulary { draft };
+    for (name, layer) in &draft.metadata_layers {
+        let Some(layer) = layer.as_ref().filter(|_| draft.mentions(Kind::MetadataLayer, name))
+        else {
+            continue;
+        };
+        let unknown = layer.spec.selector.as_ref().and_then(|one| unknown_name(&words, one));
+        if let Some(message) = unknown {
+            let diagnostic = Diagnostic::new("selector", message);
+            found.push(Refusal::of(Reason::Invalid, Kind::MetadataLayer, name, diagnostic));
         }
     }
 }
@@ -387,10 +407,8 @@ pub(crate) fn provision_profiles(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
     for (name, profile) in &draft.provision_profiles {
         let Some(profile) = profile else { continue };
         let about = DocumentRef::new(Kind::ProvisionProfile, name);
-        let bound = profile.spec.selector.as_ref().map(|selector| selector.bind(&words));
-        if let Some(Err(error)) = bound {
-            let fault = Diagnostic::new("selector", error.to_string());
-            found.push(Refusal::new(Reason::Invalid, about.clone(), fault));
+        if let Some(diagnostic) = words.diagnostic_of(profile.spec.selector.as_ref()) {
+            found.push(Refusal::new(Reason::Invalid, about.clone(), diagnostic));
         }
         for (at, artifact) in profile.spec.artifacts() {
             found.extend(missing_artifact(draft, &about, at, artifact));
@@ -412,8 +430,9 @@ fn missing_artifact(
         Some(close) => format!("did you mean `{close}`?"),
         None => format!("`hoist artifact add FILE --name {artifact}` first"),
     };
-    let fault = Diagnostic::new(at, format!("artifact `{artifact}` does not exist")).hint(hint);
-    Some(Refusal::new(Reason::Missing, about.clone(), fault).with_value(&artifact))
+    let diagnostic =
+        Diagnostic::new(at, format!("artifact `{artifact}` does not exist")).hint(hint);
+    Some(Refusal::new(Reason::Missing, about.clone(), diagnostic).with_value(&artifact))
 }
 
 /// An artifact that a configuration or a BSS record names stays.
@@ -439,10 +458,10 @@ pub(crate) fn artifacts(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
             profiles.iter().map(|profile| format!("the ProvisionProfile `{profile}` names it"));
         let records = (records > 0).then(|| format!("{records} BSS records name it"));
         for message in configs.chain(profiles).chain(records) {
-            let fault =
+            let diagnostic =
                 Diagnostic::new("", message).hint("change that first, or in the same change");
             let about = DocumentRef::new(Kind::Artifact, &artifact.name);
-            found.push(Refusal::new(Reason::InUse, about, fault));
+            found.push(Refusal::new(Reason::InUse, about, diagnostic));
         }
     }
 }
@@ -454,8 +473,8 @@ fn boot_states(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
         if draft.document::<BootConfig>(once).is_none() {
             let node = draft.node(state.node);
             let about = node.map(|node| DocumentRef::new(Kind::Node, &node.name));
-            let fault = Diagnostic::new("once", format!("there is no BootConfig `{once}`"));
-            let refusal = Refusal::new(Reason::Missing, about, fault);
+            let diagnostic = Diagnostic::new("once", format!("BootConfig `{once}` not found"));
+            let refusal = Refusal::new(Reason::Missing, about, diagnostic);
             found.push(refusal.with_value(once));
         }
     }
@@ -464,6 +483,34 @@ fn boot_states(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
 /// The vocabulary of the site as it would be after the change.
 struct DraftVocabulary<'d, 'a> {
     draft: &'d Draft<'a>,
+}
+
+impl DraftVocabulary<'_, '_> {
+    fn diagnostic_of(&self, selector: Option<&Selector>) -> Option<Diagnostic> {
+        let selector = selector?;
+        let error = selector.bind(self).err().map(|error| error.to_string());
+        let message = error.or_else(|| unknown_name(self, selector))?;
+        Some(Diagnostic::new("selector", message))
+    }
+}
+
+impl KnownNames for DraftVocabulary<'_, '_> {
+    fn has_group(&self, name: &str) -> bool {
+        self.is_group(name)
+    }
+
+    fn has_partition(&self, name: &str) -> bool {
+        let drafted = name.parse().is_ok_and(|name: Name| self.draft.has_partition(&name));
+        drafted || KnownNames::has_partition(self.draft.roster, name)
+    }
+
+    fn groups(&self) -> Vec<String> {
+        self.draft.documents::<Group>().map(|group| group.name.to_string()).collect()
+    }
+
+    fn partitions(&self) -> Vec<String> {
+        self.draft.documents::<Partition>().map(|one| one.name.to_string()).collect()
+    }
 }
 
 impl Vocabulary for DraftVocabulary<'_, '_> {

@@ -1,10 +1,12 @@
 //! Changes collected over a roster, before they are checked.
+//!
+//! Does not belong here: rules of the site as a whole (`check`) and the commit (`registry`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hoist_diagnostic::Diagnostic;
-use hoist_model::document::{Document, DocumentName, Spec};
+use hoist_model::document::{Document, DocumentName};
 use hoist_model::{
     Artifact, BootConfig, BootState, BssImage, BssImageKey, BssKey, BssRecord, Group, GroupKey,
     Kind, MetadataLayer, Name, Network, Node, NodeId, NodeSpec, Partition, Provenance,
@@ -13,7 +15,7 @@ use hoist_model::{
 use jiff::Timestamp;
 
 use super::{
-    Change, DocumentRef, FieldChange, Item, Plan, Reason, Refusal, affected, check, fields,
+    DocumentRef, FieldChange, Item, Plan, Reason, Refusal, SiteChange, affected, check, fields,
     returning_nodes,
 };
 use crate::kind::{DocumentKind, DraftTable};
@@ -85,44 +87,41 @@ impl<'a> Draft<'a> {
         let mut seen = BTreeSet::new();
         let mut memberships = Vec::new();
         let mut computed = Vec::new();
-        for Document { name, spec } in documents {
-            let kind = spec.kind();
+        for document in documents {
+            let kind = document.kind();
+            let name = document.name();
             if !seen.insert((kind, name.clone())) {
-                let fault = Diagnostic::new("", "it is declared twice").hint("keep one of them");
-                self.refuse(Refusal::of(Reason::Invalid, kind, &name, fault));
+                let diagnostic =
+                    Diagnostic::new("", "it is declared twice").hint("keep one of them");
+                self.refuse(Refusal::of(Reason::Invalid, kind, &name, diagnostic));
                 continue;
             }
-            self.mentioned.push((kind, name.clone()));
-            match (spec, name) {
-                (Spec::Partition(spec), DocumentName::Plain(name)) => {
-                    self.put::<Partition>(name, spec);
-                }
-                (Spec::Network(spec), DocumentName::Plain(name)) => {
+            self.mentioned.push((kind, name));
+            match document {
+                Document::Partition(name, spec) => self.put::<Partition>(name, spec),
+                Document::Network(name, mut spec) => {
+                    // An import gives it. A document without it must not take it away, or the two
+                    // would overwrite each other for ever.
+                    let known = self.document::<Network>(&name);
+                    spec.smd_name = spec.smd_name.or_else(|| known?.spec.smd_name.clone());
                     self.put::<Network>(name, spec);
                 }
-                (Spec::Node(spec), DocumentName::Plain(name)) => {
+                Document::Node(name, spec) => {
                     self.put_node_named(name, *spec, mint);
                 }
-                (Spec::Group(mut spec), DocumentName::Group(key)) => {
+                Document::Group(key, mut spec) => {
                     memberships.extend(spec.members.take().map(|names| (key.clone(), names)));
                     if spec.selector.is_some() {
                         computed.push(key.clone());
                     }
                     self.put::<Group>(key, spec);
                 }
-                (Spec::Artifact(spec), DocumentName::Artifact(name)) => {
-                    self.put::<Artifact>(name, spec);
-                }
-                (Spec::BootConfig(spec), DocumentName::Plain(name)) => {
-                    self.put::<BootConfig>(name, *spec);
-                }
-                (Spec::MetadataLayer(spec), DocumentName::Plain(name)) => {
-                    self.put::<MetadataLayer>(name, *spec);
-                }
-                (Spec::ProvisionProfile(spec), DocumentName::Plain(name)) => {
+                Document::Artifact(name, spec) => self.put::<Artifact>(name, spec),
+                Document::BootConfig(name, spec) => self.put::<BootConfig>(name, *spec),
+                Document::MetadataLayer(name, spec) => self.put::<MetadataLayer>(name, *spec),
+                Document::ProvisionProfile(name, spec) => {
                     self.put::<ProvisionProfile>(name, *spec);
                 }
-                (spec, name) => unreachable!("a {} named {name}", spec.kind()),
             }
         }
         // Only now are all nodes of the change known.
@@ -254,9 +253,9 @@ impl<'a> Draft<'a> {
     pub fn amend_node(&mut self, id: NodeId, amend: impl FnOnce(&mut Node)) {
         if let Some(mut node) = self.node(id).cloned() {
             amend(&mut node);
-            for fault in node.spec.check() {
+            for diagnostic in node.spec.check() {
                 let about = DocumentRef::new(Kind::Node, &node.name);
-                self.refuse(Refusal::new(Reason::Invalid, about, fault));
+                self.refuse(Refusal::new(Reason::Invalid, about, diagnostic));
             }
             self.keep(node);
         }
@@ -309,12 +308,12 @@ impl<'a> Draft<'a> {
                         "groups live inside a partition; move the node to `{}`",
                         key.partition
                     );
-                    let fault = Diagnostic::new("members", message).hint(hint);
-                    self.refuse(Refusal::new(Reason::Invalid, about.clone(), fault));
+                    let diagnostic = Diagnostic::new("members", message).hint(hint);
+                    self.refuse(Refusal::new(Reason::Invalid, about.clone(), diagnostic));
                 }
                 None => {
-                    let fault = Diagnostic::new("members", format!("there is no node `{name}`"));
-                    self.refuse(Refusal::new(Reason::Missing, about.clone(), fault));
+                    let diagnostic = Diagnostic::new("members", format!("node `{name}` not found"));
+                    self.refuse(Refusal::new(Reason::Missing, about.clone(), diagnostic));
                 }
             }
         }
@@ -343,8 +342,8 @@ impl<'a> Draft<'a> {
     /// Removes a document; one that is not there is refused.
     pub fn remove(&mut self, kind: Kind, name: &str) {
         if !self.remove_if_there(kind, name) {
-            let fault = Diagnostic::new("", "it does not exist");
-            self.refuse(Refusal::of(Reason::Missing, kind, &name, fault));
+            let diagnostic = Diagnostic::new("", "it does not exist");
+            self.refuse(Refusal::of(Reason::Missing, kind, &name, diagnostic));
         }
     }
 
@@ -511,6 +510,12 @@ impl Draft<'_> {
         drafted.or_else(known).filter(|id| self.node(*id).is_some_and(|node| node.name == *name))
     }
 
+    /// Whether a document of this draft has the name.
+    pub(super) fn mentions(&self, kind: Kind, name: &Name) -> bool {
+        let plain = DocumentName::Plain(name.clone());
+        self.mentioned.contains(&(kind, plain))
+    }
+
     pub(super) fn has_partition(&self, name: &Name) -> bool {
         *name == Name::default_partition() || self.document::<Partition>(name).is_some()
     }
@@ -557,10 +562,10 @@ impl Draft<'_> {
             match (before, node) {
                 (Some(before), Some(mut node)) => {
                     if same_node(before, &node) {
-                        plan.items.push(item(Kind::Node, &node.name, Change::Unchanged));
+                        plan.items.push(item(Kind::Node, &node.name, SiteChange::Unchanged));
                         continue;
                     }
-                    let mut change = item(Kind::Node, &node.name, Change::Changed);
+                    let mut change = item(Kind::Node, &node.name, SiteChange::Changed);
                     change.fields = fields::changed(&before.spec, &node.spec);
                     if before.generation != node.generation {
                         let from = before.generation.into();
@@ -575,12 +580,12 @@ impl Draft<'_> {
                     plan.puts.push(Resource::Node(Arc::new(node)));
                 }
                 (None, Some(mut node)) => {
-                    plan.items.push(item(Kind::Node, &node.name, Change::Created));
+                    plan.items.push(item(Kind::Node, &node.name, SiteChange::Created));
                     node.revision = plan.base + 1;
                     plan.puts.push(Resource::Node(Arc::new(node)));
                 }
                 (Some(before), None) => {
-                    plan.items.push(item(Kind::Node, &before.name, Change::Removed));
+                    plan.items.push(item(Kind::Node, &before.name, SiteChange::Removed));
                     plan.deletes.push(ResourceKey::Node(id));
                     let tombstone = Tombstone { node: id, revision: plan.base + 1, at: self.now };
                     plan.puts.push(Resource::Tombstone(tombstone));
@@ -595,23 +600,23 @@ impl Draft<'_> {
         let revision = plan.base + 1;
         for (key, after) in std::mem::take(T::drafted_mut(self)) {
             let before = self.roster.document::<T>(&key).map(|before| before.spec());
-            let mut entry = item(T::KIND, &key, Change::Unchanged);
+            let mut entry = item(T::KIND, &key, SiteChange::Unchanged);
             match (before, after) {
                 (Some(before), Some(after)) => {
                     if before != after.spec() {
-                        entry.change = Change::Changed;
+                        entry.change = SiteChange::Changed;
                         entry.fields = fields::changed(before, after.spec());
                         let put = T::new(key, after.into_spec(), revision);
                         plan.puts.push(put.into_resource());
                     }
                 }
                 (None, Some(after)) => {
-                    entry.change = Change::Created;
+                    entry.change = SiteChange::Created;
                     let put = T::new(key, after.into_spec(), revision);
                     plan.puts.push(put.into_resource());
                 }
                 (Some(_), None) => {
-                    entry.change = Change::Removed;
+                    entry.change = SiteChange::Removed;
                     plan.deletes.push(T::resource_key(key));
                 }
                 (None, None) => continue,
@@ -632,9 +637,11 @@ impl Draft<'_> {
                 *before == BootState { revision, since, by, ..after.clone() }
             });
             let name = self.roster.by_id(id).map_or_else(|| id.to_string(), |n| n.name.to_string());
+            let fields = record_fields(before, after.as_ref(), &["node", "since", "by", "decided"]);
             let put = after.map(|state| Resource::BootState(Arc::new(state)));
             let key = ResourceKey::BootState(id);
-            plan_record(plan, "BootState", name, key, before.is_some(), same, put);
+            let item = record_item("BootState", name, before.is_some(), put.is_some(), same);
+            plan_record(plan, item, fields, key, put);
         }
         for (key, record) in std::mem::take(&mut self.bss) {
             let before = self.roster.bss(&key).map(Arc::as_ref);
@@ -642,18 +649,21 @@ impl Draft<'_> {
             let same = before.zip(after.as_ref()).is_some_and(|(before, after)| {
                 *before == BssRecord { revision: before.revision, ..after.clone() }
             });
-            let name = key.to_string();
+            let fields = record_fields(before, after.as_ref(), &["key", "referral_token"]);
             let put = after.map(|record| Resource::Bss(Arc::new(record)));
-            let key = ResourceKey::Bss(key);
-            plan_record(plan, "BootParameters", name, key, before.is_some(), same, put);
+            let name = key.to_string();
+            let item = record_item("BootParameters", name, before.is_some(), put.is_some(), same);
+            plan_record(plan, item, fields, ResourceKey::Bss(key), put);
         }
         for (image, after) in std::mem::take(&mut self.images) {
             let before = self.roster.bss_image(&image).map(Arc::as_ref);
             let after = after.map(|image| BssImage { revision, ..image });
             let same = before.zip(after.as_ref()).is_some_and(|(a, b)| a.params == b.params);
-            let key = ResourceKey::of_image(&image);
+            let fields = record_fields(before, after.as_ref(), &["image"]);
             let put = after.map(|image| Resource::BssImage(Arc::new(image)));
-            plan_record(plan, "BootImage", image.path, key, before.is_some(), same, put);
+            let key = ResourceKey::of_image(&image);
+            let item = record_item("BootImage", image.path, before.is_some(), put.is_some(), same);
+            plan_record(plan, item, fields, key, put);
         }
     }
 
@@ -666,37 +676,60 @@ impl Draft<'_> {
     }
 }
 
+/// What happens to a record that is no document; `None` if it never was and will not be.
+fn record_item(kind: &str, name: String, was: bool, will_be: bool, same: bool) -> Option<Item> {
+    let change = match (was, will_be) {
+        (true, true) if same => SiteChange::Unchanged,
+        (true, true) => SiteChange::Changed,
+        (false, true) => SiteChange::Created,
+        (true, false) => SiteChange::Removed,
+        (false, false) => return None,
+    };
+    Some(Item { kind: kind.to_owned(), name, change, fields: Vec::new() })
+}
+
 fn plan_record(
     plan: &mut Plan,
-    kind: &str,
-    name: String,
+    item: Option<Item>,
+    fields: Vec<FieldChange>,
     key: ResourceKey,
-    was_there: bool,
-    same: bool,
     put: Option<Resource>,
 ) {
-    let change = match (was_there, &put) {
-        (true, Some(_)) if same => Change::Unchanged,
-        (true, Some(_)) => Change::Changed,
-        (false, Some(_)) => Change::Created,
-        (true, None) => Change::Removed,
-        (false, None) => return,
-    };
-    match change {
-        Change::Unchanged => {}
-        Change::Removed => plan.deletes.push(key),
-        Change::Created | Change::Changed => plan.puts.extend(put),
+    let Some(mut item) = item else { return };
+    match item.change {
+        SiteChange::Unchanged => {}
+        SiteChange::Removed => plan.deletes.push(key),
+        SiteChange::Created | SiteChange::Changed => {
+            plan.puts.extend(put);
+            item.fields = fields;
+        }
     }
-    plan.items.push(Item { kind: kind.to_owned(), name, change, fields: Vec::new() });
+    plan.items.push(item);
+}
+
+/// The fields that a record changes, also when it is new; not those in `own`, which every write
+/// sets.
+fn record_fields<T: serde::Serialize>(
+    before: Option<&T>,
+    after: Option<&T>,
+    own: &[&str],
+) -> Vec<FieldChange> {
+    let Some(after) = after else { return Vec::new() };
+    let mut changes = match before {
+        Some(before) => fields::changed(before, after),
+        None => fields::changed(&serde_json::Map::new(), after),
+    };
+    changes.retain(|change| change.at != "revision" && !own.contains(&change.at.as_str()));
+    changes
 }
 
 fn protected(node: &Node, what: &str) -> Refusal {
-    let fault = Diagnostic::new("", format!("it is protected and cannot be {what}"))
+    let diagnostic = Diagnostic::new("", format!("it is protected and cannot be {what}"))
         .hint(format!("`hoist node protect --off {}` first", node.name));
-    Refusal::of(Reason::Protected, Kind::Node, &node.name, fault)
+    Refusal::of(Reason::Protected, Kind::Node, &node.name, diagnostic)
 }
 
-fn item(kind: Kind, name: &impl std::fmt::Display, change: Change) -> Item {
+fn item(kind: Kind, name: &impl std::fmt::Display, change: SiteChange) -> Item {
     Item { kind: kind.as_str().to_owned(), name: name.to_string(), change, fields: Vec::new() }
 }
 
@@ -710,7 +743,7 @@ fn same_node(before: &Node, after: &Node) -> bool {
         && before.generation == after.generation
 }
 
-/// What people set beside the spec.
+/// Marks of operators, which are not in the spec.
 #[derive(serde::Serialize)]
 struct Marks<'n> {
     #[serde(skip_serializing_if = "Option::is_none")]

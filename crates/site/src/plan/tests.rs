@@ -74,7 +74,7 @@ fn repeated_apply_changes_nothing() {
     let site = site();
     let again = plan(&site, SITE).unwrap();
     assert!(again.is_empty(), "{again:?}");
-    assert_eq!(again.count(Change::Unchanged), 7);
+    assert_eq!(again.count(SiteChange::Unchanged), 7);
     assert_eq!(again.affected, []);
 }
 
@@ -105,13 +105,13 @@ fn keys_can_be_exchanged_in_one_change() {
     let swap =
         SITE.replace("nid: 1", "nid: 99").replace("nid: 2", "nid: 1").replace("nid: 99", "nid: 2");
     let plan = plan(&site(), &swap).unwrap();
-    assert_eq!(plan.count(Change::Changed), 2);
+    assert_eq!(plan.count(SiteChange::Changed), 2);
 }
 
 #[test]
 fn dangling_references_are_refused() {
     let found = refusals(&node("c", "partition: pp1"));
-    assert!(found[0].1.contains("there is no Partition `pp1`; did you mean `p1`?"), "{found:?}");
+    assert!(found[0].1.contains("Partition `pp1` not found; did you mean `p1`?"), "{found:?}");
     let found = refusals(&node("c", "partition: p1, groups: [computer]"));
     assert!(found[0].1.contains("did you mean `compute`?"), "{found:?}");
     let found =
@@ -188,7 +188,7 @@ fn renewed_node_is_affected_and_protected_node_is_not_renewed() {
     draft.renew_node(b);
     let refused = draft.finish().unwrap_err();
     assert_eq!((refused.len(), refused[0].reason), (1, Reason::Protected));
-    assert!(refused[0].fault.message.contains("renewed"), "{refused:?}");
+    assert!(refused[0].diagnostic.message.contains("renewed"), "{refused:?}");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn removed_node_leaves_a_tombstone_and_frees_its_keys() {
     let after = commit(&site, &plan);
     assert_eq!(after.tombstones().count(), 1);
     let again = super::tests::plan(&after, &node("other", "nid: 1")).unwrap();
-    assert_eq!(again.count(Change::Created), 1);
+    assert_eq!(again.count(SiteChange::Created), 1);
 }
 
 fn node_with(name: &str, xname: &str, mac: Option<u8>) -> String {
@@ -310,7 +310,7 @@ fn set_prunes_only_its_own_members() {
         });
         draft.record_set(&"rack7".parse().unwrap(), prune);
         let plan = draft.finish().unwrap();
-        (commit(roster, &plan), plan.count(Change::Removed))
+        (commit(roster, &plan), plan.count(SiteChange::Removed))
     };
     let (first, _) = apply(&site, &["x", "y"], false);
     let (second, removed) = apply(&first, &["y", "z"], true);

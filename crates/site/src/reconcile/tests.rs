@@ -53,11 +53,11 @@ impl TestSite {
         self.nodes.last_mut().unwrap()
     }
 
-    fn plan(&self, imported: &ImportedSet, options: &Options) -> Outcome {
+    fn plan(&self, imported: &ImportedSet, options: &Options) -> Reconciliation {
         reconcile(&self.nodes, &source(), imported, &self.memory, options)
     }
 
-    fn apply(&mut self, outcome: Outcome) {
+    fn apply(&mut self, outcome: Reconciliation) {
         self.nodes.retain(|node| !outcome.removals.contains(&node.id));
         for update in outcome.updates {
             let node = self.nodes.iter_mut().find(|node| node.id == update.id).unwrap();
@@ -71,7 +71,7 @@ impl TestSite {
         self.memory = outcome.memory;
     }
 
-    fn cycle(&mut self, imported: &ImportedSet, options: &Options) -> Outcome {
+    fn cycle(&mut self, imported: &ImportedSet, options: &Options) -> Reconciliation {
         let outcome = self.plan(imported, options);
         self.apply(outcome.clone());
         outcome

@@ -40,24 +40,24 @@ pub(super) struct ContactTracker(Mutex<State>);
 struct State {
     loaded_from: LoadedFrom,
     heard: Instant,
-    trouble: Option<Trouble>,
+    failure: Option<StoreFailure>,
     full: bool,
 }
 
 /// Why the store cannot be used, for its operators and for others.
 #[derive(Debug, Clone)]
-struct Trouble {
+struct StoreFailure {
     error: String,
     reason: &'static str,
 }
 
 impl ContactTracker {
     pub(super) fn new(loaded_from: LoadedFrom) -> Self {
-        let not_reached = || Trouble {
+        let not_reached = || StoreFailure {
             error: "not reached since the start".to_owned(),
             reason: "the store does not answer",
         };
-        let trouble = (loaded_from != LoadedFrom::Store).then(not_reached);
+        let failure = (loaded_from != LoadedFrom::Store).then(not_reached);
         let age = match loaded_from {
             LoadedFrom::Store | LoadedFrom::Nothing => Duration::ZERO,
             LoadedFrom::Snapshot { taken } => {
@@ -66,16 +66,16 @@ impl ContactTracker {
         };
         let now = Instant::now();
         let heard = now.checked_sub(age).unwrap_or(now);
-        Self(Mutex::new(State { loaded_from, heard, trouble, full: false }))
+        Self(Mutex::new(State { loaded_from, heard, failure, full: false }))
     }
 
     pub(super) fn get(&self) -> Contact {
         let state = self.0.lock();
         Contact {
             loaded_from: state.loaded_from,
-            connected: state.trouble.is_none(),
-            error: state.trouble.as_ref().map(|trouble| trouble.error.clone()),
-            reason: state.trouble.as_ref().map(|trouble| trouble.reason),
+            connected: state.failure.is_none(),
+            error: state.failure.as_ref().map(|failure| failure.error.clone()),
+            reason: state.failure.as_ref().map(|failure| failure.reason),
             full: state.full,
             silent: state.heard.elapsed(),
         }
@@ -85,7 +85,7 @@ impl ContactTracker {
     pub(super) fn heard(&self, at: Instant) {
         let mut state = self.0.lock();
         state.heard = state.heard.max(at);
-        if state.trouble.take().is_some() {
+        if state.failure.take().is_some() {
             tracing::info!("the store is reachable");
         }
     }
@@ -103,7 +103,7 @@ impl ContactTracker {
         self.heard(Instant::now());
     }
 
-    /// Only trouble with the store itself counts: a lost race is no trouble.
+    /// Only failures of the store itself count, not lost races.
     pub(super) fn failed(&self, error: &StoreError) {
         match error {
             StoreError::Conflict { .. } => {}
@@ -114,9 +114,9 @@ impl ContactTracker {
 
     pub(super) fn lost(&self, error: String, reason: &'static str) {
         let mut state = self.0.lock();
-        if state.trouble.is_none() {
+        if state.failure.is_none() {
             tracing::warn!(%error, "the store cannot be used; reads go on from memory");
         }
-        state.trouble = Some(Trouble { error, reason });
+        state.failure = Some(StoreFailure { error, reason });
     }
 }

@@ -36,6 +36,11 @@ impl<K: Hash + Eq + Clone, V: Clone> Shards<K, V> {
         !self.pieces.is_empty()
     }
 
+    /// Whether nothing changed between the two copies. May be false although both have the same.
+    pub(super) fn is_unchanged_from(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pieces, &other.pieces)
+    }
+
     pub(super) fn insert(&mut self, key: K, value: V) {
         if self.pieces.is_empty() {
             self.pieces = (0..PIECES).map(|_| Arc::default()).collect();

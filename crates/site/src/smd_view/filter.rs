@@ -1,4 +1,6 @@
 //! SMD's query parameters. Names it does not know are ignored, as SMD does it; values are checked.
+//!
+//! Does not belong here: the objects of SMD (`smd_view`) and its routes.
 
 use std::collections::HashSet;
 use std::hash::Hash;

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hoist_model::document::{self, DocumentName};
-use hoist_model::{Document, GroupKey, GroupSpec, Name, NodeSpec, Spec};
+use hoist_model::document;
+use hoist_model::{Document, GroupKey, GroupSpec, Name, NodeSpec};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -185,22 +185,26 @@ impl Format {
 fn from_documents(documents: Vec<Document>) -> Result<ImportedSet, String> {
     let mut imported = ImportedSet { fields: FieldSet::all(), ..ImportedSet::default() };
     let mut nodes: BTreeMap<Name, Box<NodeSpec>> = BTreeMap::new();
-    for Document { name, spec } in documents {
-        match (name, spec) {
-            (DocumentName::Plain(name), Spec::Node(spec)) => {
+    for document in documents {
+        match document {
+            Document::Node(name, spec) => {
                 if nodes.contains_key(&name) {
                     return Err(format!("there are two nodes named `{name}`"));
                 }
                 nodes.insert(name, spec);
             }
-            (DocumentName::Plain(name), Spec::Partition(spec)) => {
-                imported.partitions.push((name, spec));
+            Document::Partition(name, spec) => imported.partitions.push((name, spec)),
+            Document::Network(name, spec) => imported.networks.push((name, spec)),
+            Document::Group(key, spec) => imported.groups.push((key, spec)),
+            Document::Artifact(..)
+            | Document::BootConfig(..)
+            | Document::MetadataLayer(..)
+            | Document::ProvisionProfile(..) => {
+                let (kind, name) = (document.kind(), document.name());
+                return Err(format!(
+                    "{kind} `{name}` is no part of an inventory; apply it instead"
+                ));
             }
-            (DocumentName::Plain(name), Spec::Network(spec)) => {
-                imported.networks.push((name, spec));
-            }
-            (DocumentName::Group(key), Spec::Group(spec)) => imported.groups.push((key, spec)),
-            (name, spec) => return Err(format!("`{name}` cannot name a {}", spec.kind())),
         }
     }
     for (key, spec) in &mut imported.groups {

@@ -8,8 +8,8 @@ mod ansible;
 mod csv;
 
 use std::collections::HashMap;
-use std::fmt;
 
+use hoist_diagnostic::Diagnostic;
 use hoist_model::Interface;
 use hoist_model::node::Groups;
 use ipnet::IpNet;
@@ -22,56 +22,42 @@ use super::{ImportedNode, ImportedSet, Warning, WarningKind, declare_named, sett
 
 /// Most machines in one file.
 const MAX_NODES: usize = 1_000_000;
-/// Most errors told at once.
-const MAX_FAULTS: usize = 100;
+/// Most errors reported at once.
+const MAX_DIAGNOSTICS: usize = 100;
 
 /// Everything wrong with a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", lines(.diagnostics))]
 pub struct TableError {
-    /// The file's name.
-    pub what: String,
-    /// Never empty.
-    pub faults: Vec<LineFault>,
+    /// Each at `file:line`, or at `file` if the whole file is meant. Never empty.
+    pub diagnostics: Vec<Diagnostic>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LineFault {
-    /// From 1; 0 when the whole file is meant.
-    pub line: u64,
-    pub message: String,
+fn lines(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-impl std::error::Error for TableError {}
-
-impl fmt::Display for TableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, fault) in self.faults.iter().enumerate() {
-            let line = if i == 0 { "" } else { "\n" };
-            match fault.line {
-                0 => write!(f, "{line}{}: {}", self.what, fault.message)?,
-                at => write!(f, "{line}{}:{at}: {}", self.what, fault.message)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Collects faults, so that a person mends a file once.
+/// Collects the problems of a file, so that a person corrects it once.
 #[derive(Debug)]
-struct Faults {
-    what: String,
-    found: Vec<LineFault>,
+struct Diagnostics {
+    file: String,
+    /// By line, from 1; 0 means the whole file.
+    found: Vec<(u64, String)>,
 }
 
-impl Faults {
-    fn new(what: &str) -> Self {
-        Self { what: what.to_owned(), found: Vec::new() }
+impl Diagnostics {
+    fn new(file: &str) -> Self {
+        Self { file: file.to_owned(), found: Vec::new() }
     }
 
     fn add(&mut self, line: u64, message: impl Into<String>) {
-        if self.found.len() < MAX_FAULTS {
-            self.found.push(LineFault { line, message: message.into() });
+        if self.found.len() < MAX_DIAGNOSTICS {
+            self.found.push((line, message.into()));
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.found.is_empty()
     }
 
     /// A warning of the shared readers is an error in a hand-written file.
@@ -82,7 +68,7 @@ impl Faults {
     }
 
     fn is_full(&self) -> bool {
-        self.found.len() >= MAX_FAULTS
+        self.found.len() >= MAX_DIAGNOSTICS
     }
 
     fn fail<T>(mut self, line: u64, message: impl Into<String>) -> Result<T, TableError> {
@@ -92,7 +78,12 @@ impl Faults {
 
     fn into_error(mut self) -> TableError {
         self.found.sort();
-        TableError { what: self.what, faults: self.found }
+        let file = self.file;
+        let located = |(line, message): (u64, String)| match line {
+            0 => Diagnostic::new(file.clone(), message),
+            line => Diagnostic::new(format!("{file}:{line}"), message),
+        };
+        TableError { diagnostics: self.found.into_iter().map(located).collect() }
     }
 
     fn finish(self, mut imported: ImportedSet) -> Result<ImportedSet, TableError> {
@@ -105,18 +96,18 @@ impl Faults {
 fn settle_strictly(
     nodes: Vec<ImportedNode>,
     lines: &HashMap<String, u64>,
-    faults: &mut Faults,
+    diagnostics: &mut Diagnostics,
 ) -> Vec<ImportedNode> {
     let mut clashes = Vec::new();
     let nodes = settle(nodes, &mut clashes);
     for clash in clashes {
         let line = lines.get(&clash.subject).copied().unwrap_or(0);
-        faults.add(line, clash.to_string());
+        diagnostics.add(line, clash.to_string());
     }
     for node in &nodes {
         let line = lines.get(&node.external_id).copied().unwrap_or(0);
-        for fault in node.spec.check() {
-            faults.add(line, format!("{}: {fault}", node.external_id));
+        for found in node.spec.check() {
+            diagnostics.add(line, format!("{}: {found}", node.external_id));
         }
     }
     nodes

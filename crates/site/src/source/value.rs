@@ -100,7 +100,7 @@ impl Reader<'_> {
             "riscv64" => Arch::Riscv64,
             "" | "unknown" | "other" => Arch::Unknown,
             other => {
-                let message = format!("I do not know the architecture `{}`", short(other));
+                let message = format!("unknown architecture `{}`", short(other));
                 self.warn(WarningKind::Value, message);
                 Arch::Unknown
             }

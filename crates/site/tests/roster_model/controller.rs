@@ -32,7 +32,7 @@ pub(crate) struct Process {
     /// How far the open watch has delivered; `None`: there is none.
     pub(crate) watch: Option<At>,
     /// A write that holds the position's lock.
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<PendingWrite>,
     /// A running fold, and the roster it started with.
     pub(crate) folding: Option<ModelRoster>,
 }
@@ -46,15 +46,15 @@ pub(crate) struct Position {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingWrite {
     pub(crate) write: u8,
     pub(crate) wish: Wish,
     /// `None` after a lost race, until it has been planned again.
-    pub(crate) plan: Option<Planned>,
+    pub(crate) plan: Option<PlannedWrite>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedWrite {
     pub(crate) plan: Plan,
     /// The memory of an import, written together with its changes.
     pub(crate) memory: Option<Memory>,
@@ -62,7 +62,7 @@ pub(crate) struct Planned {
 
 /// The outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum CommitResult {
     /// Acknowledged with this revision.
     Done(u64),
     Conflict,
@@ -118,16 +118,20 @@ impl Controller {
     }
 
     /// `commit_plan`, and the consequences of its answer.
-    pub(crate) fn commit(&mut self, store: &mut Store, mutant: Option<Mutant>) -> Option<Told> {
+    pub(crate) fn commit(
+        &mut self,
+        store: &mut Store,
+        mutant: Option<Mutant>,
+    ) -> Option<CommitResult> {
         let process = self.running.as_mut()?;
         let pending = process.pending.as_ref()?;
-        let Planned { plan, memory } = pending.plan.clone()?;
+        let PlannedWrite { plan, memory } = pending.plan.clone()?;
         let blind = mutant == Some(Mutant::CommitWithoutCompare);
         if process.position.site != Some(store.site()) && !blind {
             if let Some(pending) = &mut process.pending {
                 pending.plan = None;
             }
-            return Some(Told::Conflict);
+            return Some(CommitResult::Conflict);
         }
         let revision = plan.base + 1;
         let puts = plan.puts.clone();
@@ -143,7 +147,7 @@ impl Controller {
             process.publish(process.roster.apply(delta(&plan)));
         }
         process.pending = None;
-        Some(Told::Done(revision))
+        Some(CommitResult::Done(revision))
     }
 
     /// `catch_up` after a lost race; the write is planned again by the caller. `false`: it failed.
@@ -247,25 +251,24 @@ pub(crate) fn delta(plan: &Plan) -> Delta {
     Delta { revision: plan.base + 1, horizon: 0, puts, deletes }
 }
 
-impl Pending {
+impl PendingWrite {
     fn marks(&self) -> impl Hash + Eq + use<> {
-        let plan = self
-            .plan
-            .as_ref()
-            .map(|Planned { plan, .. }| (plan.base, nodes(plan.puts.iter()), plan.deletes.len()));
+        let plan = self.plan.as_ref().map(|PlannedWrite { plan, .. }| {
+            (plan.base, nodes(plan.puts.iter()), plan.deletes.len())
+        });
         (self.write, self.wish, plan)
     }
 }
 
-impl PartialEq for Pending {
+impl PartialEq for PendingWrite {
     fn eq(&self, other: &Self) -> bool {
         self.marks() == other.marks()
     }
 }
 
-impl Eq for Pending {}
+impl Eq for PendingWrite {}
 
-impl Hash for Pending {
+impl Hash for PendingWrite {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.marks().hash(state);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 
-use crate::controller::{Controller, Pending, Planned, Told, delta};
+use crate::controller::{CommitResult, Controller, PendingWrite, PlannedWrite, delta};
 use crate::model_roster::Mark;
 use crate::store::{Commit, Store, nodes};
 use crate::wish::{self, ANCHOR, Answer, IMPORTED, RIVALS, Wish};
@@ -122,7 +122,7 @@ impl Scene {
     ];
 
     /// The plan of this write on this controller; `None` when it writes nothing.
-    fn plan(&self, site: &Site, controller: usize, wish: Wish, write: u8) -> Option<Planned> {
+    fn plan(&self, site: &Site, controller: usize, wish: Wish, write: u8) -> Option<PlannedWrite> {
         let process = site.controllers[controller].running.as_ref()?;
         let roster = &process.roster.roster;
         let planned = match wish {
@@ -135,9 +135,9 @@ impl Scene {
                     Answer::None => return None,
                 };
                 let (plan, memory) = wish::plan_import(roster, &said, &site.store.recall())?;
-                Planned { plan, memory: Some(memory) }
+                PlannedWrite { plan, memory: Some(memory) }
             }
-            other => Planned { plan: wish::plan(roster, other, write)?, memory: None },
+            other => PlannedWrite { plan: wish::plan(roster, other, write)?, memory: None },
         };
         Some(planned)
     }
@@ -165,7 +165,7 @@ impl Scene {
         if self.mutant == Some(Mutant::PublishBeforeCommit) {
             process.publish(process.roster.apply(delta(&planned.plan)));
         }
-        process.pending = Some(Pending { write, wish, plan: Some(planned) });
+        process.pending = Some(PendingWrite { write, wish, plan: Some(planned) });
     }
 
     fn commit(&self, site: &mut Site, controller: usize, answered: bool) {
@@ -173,11 +173,11 @@ impl Scene {
         let Some(before) = controllers[controller].running.clone() else { return };
         let write = before.pending.as_ref().map_or(0, |pending| pending.write);
         match controllers[controller].commit(store, self.mutant) {
-            Some(Told::Done(revision)) if answered => {
+            Some(CommitResult::Done(revision)) if answered => {
                 told.acknowledged.push((controller, write, revision));
                 told.back_from_copy |= told.from_copy.contains(&controller);
             }
-            Some(Told::Done(_)) => {
+            Some(CommitResult::Done(_)) => {
                 // It landed, but this controller knows as much as before.
                 let publishes_first = self.mutant == Some(Mutant::PublishBeforeCommit);
                 let roster = controllers[controller].running.as_ref().map(|p| p.roster.clone());
@@ -189,7 +189,7 @@ impl Scene {
                 controllers[controller].running = Some(process);
                 told.lost.insert(write);
             }
-            Some(Told::Conflict) | None => {}
+            Some(CommitResult::Conflict) | None => {}
         }
     }
 
@@ -197,7 +197,7 @@ impl Scene {
         let stale = site.controllers[controller].running.clone();
         let caught_up = site.controllers[controller].catch_up(&site.store, self.mutant);
         let pending = site.controllers[controller].running.as_mut().and_then(|p| p.pending.take());
-        let Some(Pending { write, wish, .. }) = pending else { return };
+        let Some(PendingWrite { write, wish, .. }) = pending else { return };
         if !caught_up {
             return;
         }
@@ -205,7 +205,7 @@ impl Scene {
         site.told.refused_after_race |= planned.is_none() && stale.is_some();
         let planned = planned.filter(|planned| !planned.plan.is_empty());
         if let Some(process) = &mut site.controllers[controller].running {
-            process.pending = planned.map(|plan| Pending { write, wish, plan: Some(plan) });
+            process.pending = planned.map(|plan| PendingWrite { write, wish, plan: Some(plan) });
         }
     }
 }
@@ -236,10 +236,10 @@ impl Model for Scene {
             let may_write = process.position.loaded;
             match &process.pending {
                 // The lock is held: nothing else on this controller takes in or writes.
-                Some(Pending { plan: Some(_), .. }) if site.store.up => {
+                Some(PendingWrite { plan: Some(_), .. }) if site.store.up => {
                     steps.extend([Step::Commit(c), Step::CommitUnanswered(c)]);
                 }
-                Some(Pending { plan: Some(_), .. }) => steps.push(Step::CommitFails(c)),
+                Some(PendingWrite { plan: Some(_), .. }) => steps.push(Step::CommitFails(c)),
                 Some(_) => steps.push(Step::CatchUp(c)),
                 None => {
                     if left.writes > 0 && may_write {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::RwLock;
 use redb::{Builder, Database, ReadTransaction, ReadableDatabase, StorageBackend};
 
-use super::tables::Fault;
+use super::tables::TableError;
 use crate::StoreError;
 
 /// Makes the storage below the database; called for every opening.
@@ -75,7 +75,7 @@ impl File {
     /// Runs `job` on one snapshot.
     pub(super) fn read<T>(
         &self,
-        job: impl FnOnce(&ReadTransaction) -> Result<T, Fault>,
+        job: impl FnOnce(&ReadTransaction) -> Result<T, TableError>,
     ) -> Result<T, StoreError> {
         self.with(|database| job(&database.begin_read().map_err(redb::Error::from)?))
     }
@@ -83,12 +83,12 @@ impl File {
     /// Runs `job` on the open database, opening it first if it had failed.
     pub(super) fn with<T>(
         &self,
-        job: impl FnOnce(&Database) -> Result<T, Fault>,
+        job: impl FnOnce(&Database) -> Result<T, TableError>,
     ) -> Result<T, StoreError> {
         loop {
             let slot = self.database.read();
             if let Some(database) = slot.as_ref() {
-                return job(database).map_err(|fault| self.explain(fault));
+                return job(database).map_err(|error| self.explain(error));
             }
             drop(slot);
             self.reopen()?;
@@ -108,14 +108,14 @@ impl File {
         // redb asserts on some headers it cannot make sense of; to our callers that is damage too.
         let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (self.open)()))
             .map_err(|_| StoreError::Damaged { detail: format!("{}: unreadable", self.name) })?;
-        *slot = Some(opened.map_err(|error| self.explain(Fault::Storage(error)))?);
+        *slot = Some(opened.map_err(|error| self.explain(TableError::Storage(error)))?);
         Ok(())
     }
 
-    pub(super) fn explain(&self, fault: Fault) -> StoreError {
-        match fault {
-            Fault::Answer(error) => error,
-            Fault::Storage(error) => explain(&self.name, &error),
+    pub(super) fn explain(&self, error: TableError) -> StoreError {
+        match error {
+            TableError::Answer(error) => error,
+            TableError::Storage(error) => explain(&self.name, &error),
         }
     }
 }

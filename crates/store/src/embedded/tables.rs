@@ -48,22 +48,22 @@ const DROPPED_PER_COMMIT: u64 = 4;
 
 /// Why a question has no answer: the storage failed, or the answer is an error.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum TableError {
     Storage(redb::Error),
     Answer(StoreError),
 }
 
-impl<E: Into<redb::Error>> From<E> for Fault {
+impl<E: Into<redb::Error>> From<E> for TableError {
     fn from(error: E) -> Self {
         Self::Storage(error.into())
     }
 }
 
-pub(super) fn revision(txn: &ReadTransaction) -> Result<Revision, Fault> {
+pub(super) fn revision(txn: &ReadTransaction) -> Result<Revision, TableError> {
     Ok(Revision(number(&txn.open_table(META)?, REVISION)?))
 }
 
-pub(super) fn get(txn: &ReadTransaction, key: Key) -> Result<Option<Record>, Fault> {
+pub(super) fn get(txn: &ReadTransaction, key: Key) -> Result<Option<Record>, TableError> {
     let records = txn.open_table(RECORDS)?;
     let found = records.get(key.as_str())?;
     Ok(found.map(|guard| {
@@ -73,14 +73,14 @@ pub(super) fn get(txn: &ReadTransaction, key: Key) -> Result<Option<Record>, Fau
 }
 
 /// [`StoreError::Compacted`] unless everything after `asked` is still known.
-pub(super) fn check_kept(txn: &ReadTransaction, asked: Revision) -> Result<Revision, Fault> {
+pub(super) fn check_kept(txn: &ReadTransaction, asked: Revision) -> Result<Revision, TableError> {
     let meta = txn.open_table(META)?;
     let oldest = number(&meta, FLOOR)?;
     let head = number(&meta, REVISION)?;
     if (oldest..=head).contains(&asked.0) {
         Ok(Revision(head))
     } else {
-        Err(Fault::Answer(StoreError::Compacted { asked, oldest: Revision(oldest) }))
+        Err(TableError::Answer(StoreError::Compacted { asked, oldest: Revision(oldest) }))
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) fn list(
     prefix: &Prefix,
     from: Option<&Cursor>,
     limit: usize,
-) -> Result<Page, Fault> {
+) -> Result<Page, TableError> {
     let snapshot = match from {
         Some(cursor) => cursor.snapshot,
         None => revision(txn)?,
@@ -108,7 +108,7 @@ pub(super) fn changes(
     prefix: &Prefix,
     after: Revision,
     limit: usize,
-) -> Result<(Vec<Batch>, Revision), Fault> {
+) -> Result<(Vec<Batch>, Revision), TableError> {
     check_kept(txn, after)?;
     let records = txn.open_table(RECORDS)?;
     let history = txn.open_table(HISTORY)?;
@@ -135,7 +135,7 @@ fn value_at(
     history: &impl ReadableTable<At, Before>,
     key: Key,
     revision: Revision,
-) -> Result<Change, Fault> {
+) -> Result<Change, TableError> {
     if let Some(guard) = records.get(key.as_str())?
         && guard.value().0 == revision.0
     {
@@ -158,7 +158,7 @@ fn changed_since(
     txn: &ReadTransaction,
     span: &Span,
     snapshot: Revision,
-) -> Result<ChangedKeys, Fault> {
+) -> Result<ChangedKeys, TableError> {
     let history = txn.open_table(HISTORY)?;
     let mut found = ChangedKeys::new();
     for entry in txn.open_table(COMMITS)?.range(snapshot.0 + 1..)? {
@@ -188,7 +188,7 @@ fn collect_unchanged(
     snapshot: Revision,
     limit: usize,
     found: &mut ChangedKeys,
-) -> Result<(), Fault> {
+) -> Result<(), TableError> {
     let records = txn.open_table(RECORDS)?;
     let exact = span.exact.iter().map(|key| records.range(key.as_str()..=key.as_str()));
     let inside = std::iter::once(records.range::<&str>((
@@ -263,12 +263,12 @@ pub(super) struct Tables<'txn> {
 }
 
 impl<'txn> Tables<'txn> {
-    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, Fault> {
+    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, TableError> {
         let meta = txn.open_table(META)?;
         let format = number(&meta, FORMAT)?;
         if format > CURRENT_FORMAT {
             let detail = format!("the file has format {format}, this hoist knows {CURRENT_FORMAT}");
-            return Err(Fault::Answer(StoreError::Refused { detail }));
+            return Err(TableError::Answer(StoreError::Refused { detail }));
         }
         Ok(Self {
             records: txn.open_table(RECORDS)?,
@@ -287,7 +287,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// The key of the first compare that does not hold.
-    pub(super) fn failed_compare(&self, compares: &[Compare]) -> Result<Option<Key>, Fault> {
+    pub(super) fn failed_compare(&self, compares: &[Compare]) -> Result<Option<Key>, TableError> {
         for compare in compares {
             let (key, wanted) = match compare {
                 Compare::At(key, revision) => (key, Some(revision.0)),
@@ -300,7 +300,7 @@ impl<'txn> Tables<'txn> {
         Ok(None)
     }
 
-    pub(super) fn keys_below(&self, top: &Key) -> Result<Vec<Key>, Fault> {
+    pub(super) fn keys_below(&self, top: &Key) -> Result<Vec<Key>, TableError> {
         let span = Prefix::Under(top.clone()).span(None);
         let mut keys = Vec::new();
         if let Some(exact) = span.exact
@@ -315,7 +315,11 @@ impl<'txn> Tables<'txn> {
     }
 
     /// Applies the effects as one commit; the current revision when nothing changes.
-    pub(super) fn apply(&mut self, mut effects: Effects, now_ms: u64) -> Result<Revision, Fault> {
+    pub(super) fn apply(
+        &mut self,
+        mut effects: Effects,
+        now_ms: u64,
+    ) -> Result<Revision, TableError> {
         for top in std::mem::take(&mut effects.prefixes) {
             effects.delete_found(self.keys_below(&top)?);
         }
@@ -350,7 +354,7 @@ impl<'txn> Tables<'txn> {
         retention: &Retention,
         commits: u64,
         now_ms: u64,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), TableError> {
         let age_ms = u64::try_from(retention.age.as_millis()).unwrap_or(u64::MAX);
         for _ in 0..commits * DROPPED_PER_COMMIT {
             let Some(oldest) = self.oldest_commit()? else { break };
@@ -370,7 +374,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// Writes the numbers back.
-    pub(super) fn close(mut self) -> Result<(), Fault> {
+    pub(super) fn close(mut self) -> Result<(), TableError> {
         let numbers = [
             (FORMAT, CURRENT_FORMAT),
             (REVISION, self.revision),
@@ -384,7 +388,7 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    fn oldest_commit(&self) -> Result<Option<OldCommit>, Fault> {
+    fn oldest_commit(&self) -> Result<Option<OldCommit>, TableError> {
         let Some((revision, commit)) = self.commits.first()? else { return Ok(None) };
         let (at_ms, bytes, keys) = commit.value();
         let keys = keys_of(keys).collect();
@@ -396,7 +400,7 @@ impl<'txn> Tables<'txn> {
         key: &Key,
         revision: u64,
         value: Option<&[u8]>,
-    ) -> Result<Option<(u64, Vec<u8>)>, Fault> {
+    ) -> Result<Option<(u64, Vec<u8>)>, TableError> {
         let before = match value {
             Some(value) => self.records.insert(key.as_str(), (revision, value))?,
             None => self.records.remove(key.as_str())?,

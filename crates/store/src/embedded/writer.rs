@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::Retention;
 use super::file::File;
-use super::tables::{Fault, Tables};
+use super::tables::{TableError, Tables};
 use crate::txn::Effects;
 use crate::{Compare, Key, LEASES, Lease, Revision, StoreError, lease_key};
 
@@ -160,14 +160,14 @@ struct WriterState {
 /// How far a failed group got.
 enum Stage {
     /// Nothing reached the file.
-    Before(Fault),
+    Before(TableError),
     /// The commit itself failed: only the file knows.
-    Commit(Fault),
+    Commit(TableError),
 }
 
-impl From<Fault> for Stage {
-    fn from(fault: Fault) -> Self {
-        Self::Before(fault)
+impl From<TableError> for Stage {
+    fn from(error: TableError) -> Self {
+        Self::Before(error)
     }
 }
 
@@ -244,13 +244,14 @@ impl WriterState {
         reached: &mut Option<Revision>,
     ) -> Result<(Revision, Answers), Stage> {
         let commits = works.len() as u64;
-        let mut txn = database.begin_write().map_err(Fault::from)?;
-        txn.set_durability(Durability::Immediate).map_err(Fault::from)?;
+        let mut txn = database.begin_write().map_err(TableError::from)?;
+        txn.set_durability(Durability::Immediate).map_err(TableError::from)?;
         let mut tables = Tables::open(&txn)?;
         let before = tables.revision();
-        let mut turn = Turn { tables: &mut tables, leases, now_ms: now_ms() };
-        turn.end_leases()?;
-        let told = works.into_iter().map(|work| turn.take(work)).collect::<Result<_, Fault>>()?;
+        let mut group = GroupCommit { tables: &mut tables, leases, now_ms: now_ms() };
+        group.end_leases()?;
+        let told =
+            works.into_iter().map(|work| group.take(work)).collect::<Result<_, TableError>>()?;
         let head = tables.revision();
         *reached = Some(head);
         // Nothing to make durable, except the tables of a new file.
@@ -266,12 +267,12 @@ impl WriterState {
     /// Closes the failed database. A commit that failed half way may have landed: the reopened file
     /// tells, and if it cannot, the answer has to be "unknown".
     fn recover(&self, stage: Stage, reached: Option<Revision>) -> StoreError {
-        let (fault, may_have_landed) = match stage {
-            Stage::Before(fault) => (fault, false),
-            Stage::Commit(fault) => (fault, true),
+        let (error, may_have_landed) = match stage {
+            Stage::Before(error) => (error, false),
+            Stage::Commit(error) => (error, true),
         };
         self.file.close();
-        let error = self.file.explain(fault);
+        let error = self.file.explain(error);
         if may_have_landed {
             let found = self.file.read(super::tables::revision).ok();
             if found.is_none() || found >= reached {
@@ -283,16 +284,16 @@ impl WriterState {
 }
 
 /// One pass over a group inside one transaction.
-struct Turn<'a, 'txn> {
+struct GroupCommit<'a, 'txn> {
     tables: &'a mut Tables<'txn>,
     leases: &'a mut Leases,
     now_ms: u64,
 }
 
-impl Turn<'_, '_> {
+impl GroupCommit<'_, '_> {
     /// Removes the records of leases without a holder: expired, or left by a process that died. One
     /// commit for all of them.
-    fn end_leases(&mut self) -> Result<(), Fault> {
+    fn end_leases(&mut self) -> Result<(), TableError> {
         let now = Instant::now();
         self.leases.retain(|_, held| held.until > now);
         let recorded = self.tables.keys_below(&Key(LEASES.to_owned()))?;
@@ -306,7 +307,7 @@ impl Turn<'_, '_> {
         Ok(())
     }
 
-    fn take(&mut self, work: Work) -> Result<Result<Reply, StoreError>, Fault> {
+    fn take(&mut self, work: Work) -> Result<Result<Reply, StoreError>, TableError> {
         match work {
             Work::Commit { compares, effects } => self.commit(&compares, effects),
             Work::Acquire { name, owner, ttl } => self.acquire(name, owner, ttl).map(Ok),
@@ -319,14 +320,14 @@ impl Turn<'_, '_> {
         &mut self,
         compares: &[Compare],
         effects: Effects,
-    ) -> Result<Result<Reply, StoreError>, Fault> {
+    ) -> Result<Result<Reply, StoreError>, TableError> {
         match self.tables.failed_compare(compares)? {
             Some(key) => Ok(Err(StoreError::Conflict { key })),
             None => Ok(Ok(Reply::Revision(self.tables.apply(effects, self.now_ms)?))),
         }
     }
 
-    fn acquire(&mut self, name: String, owner: String, ttl: Duration) -> Result<Reply, Fault> {
+    fn acquire(&mut self, name: String, owner: String, ttl: Duration) -> Result<Reply, TableError> {
         let until = Instant::now() + ttl;
         if let Some(held) = self.leases.get_mut(&name) {
             if held.owner != owner {
@@ -353,7 +354,7 @@ impl Turn<'_, '_> {
     }
 
     /// Releasing a lease that is no longer held is no error: the result is the same.
-    fn release(&mut self, lease: &Lease) -> Result<Reply, Fault> {
+    fn release(&mut self, lease: &Lease) -> Result<Reply, TableError> {
         if self.leases.get(&lease.name).is_some_and(|held| held.fence == lease.fence) {
             self.leases.remove(&lease.name);
             let mut effects = Effects::default();

@@ -232,7 +232,8 @@ impl Client {
     /// Lets the next call begin with another member than that of this watch.
     pub(super) fn pass_over(&self, watch: &WatchConnection) {
         let next = (watch.member + 1) % self.members.len();
-        let (ours, relaxed) = (watch.member, Ordering::Relaxed);
+        let ours = watch.member;
+        let relaxed = Ordering::Relaxed;
         // An error means that another member is asked already.
         let _ = self.current.compare_exchange(ours, next, relaxed, relaxed);
     }

@@ -16,6 +16,9 @@ use crate::printer::Output;
 /// Nodes asked for at once: BSS answers one request after the other.
 const AT_ONCE: usize = 8;
 
+/// This controller's preview has it where BSS's script has a join token.
+const JOIN_TOKEN: &str = "${SPIRE_JOIN_TOKEN}";
+
 /// What one side answers to a booting node, without the parts that always differ: tokens,
 /// signatures of URLs, and the addresses of the next request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -73,6 +76,7 @@ async fn compare(hoist: &Client, bss: &Client, node: Node) -> Result<Option<Diff
             None => return Err(error.into()),
         },
     };
+    let theirs = without_join_tokens(theirs, &ours);
     let differs = theirs != ours;
     Ok(differs.then_some(Difference { node: name, bss: theirs, hoist: ours }))
 }
@@ -100,6 +104,33 @@ fn read(script: &str) -> BootAnswer {
         _ if script.lines().any(|line| line.starts_with("sleep ")) => BootAnswer::Waits,
         _ => BootAnswer::Other(script.to_owned()),
     }
+}
+
+/// The answer of BSS with the placeholder of this controller's preview for each join token.
+fn without_join_tokens(mut theirs: BootAnswer, ours: &BootAnswer) -> BootAnswer {
+    if let (BootAnswer::Boots { arguments, .. }, BootAnswer::Boots { arguments: ours, .. }) =
+        (&mut theirs, ours)
+    {
+        let patterns: Vec<&String> = ours.iter().filter(|word| word.contains(JOIN_TOKEN)).collect();
+        for word in arguments {
+            if let Some(pattern) = patterns.iter().find(|pattern| fits(word, pattern)) {
+                word.clone_from(pattern);
+            }
+        }
+    }
+    theirs
+}
+
+/// Whether the word is the pattern with one token in all places of the placeholder.
+fn fits(word: &str, pattern: &str) -> bool {
+    let places = pattern.matches(JOIN_TOKEN).count();
+    let fixed = pattern.len() - places * JOIN_TOKEN.len();
+    let Some(length) = word.len().checked_sub(fixed).map(|rest| rest / places) else {
+        return false;
+    };
+    let start = pattern.find(JOIN_TOKEN).unwrap_or_default();
+    let token = word.get(start..start + length).filter(|token| !token.is_empty());
+    token.is_some_and(|token| pattern.replace(JOIN_TOKEN, token) == word)
 }
 
 /// A word without the signature that is new in every script.
@@ -186,6 +217,21 @@ mod tests {
         assert_eq!(read(BSS), read(&hoist));
         assert_ne!(read(BSS), read(&BSS.replace("a=1", "a=2")));
         assert_eq!(read("#!ipxe\nsleep 10\nchain http://h\n"), BootAnswer::Waits);
+    }
+
+    #[test]
+    fn join_tokens_do_not_count() {
+        let hoist = BSS.replace("a=1", "a=1 t=${SPIRE_JOIN_TOKEN} u=${SPIRE_JOIN_TOKEN}");
+        let theirs = |word: &str| read(&BSS.replace("a=1", word));
+        let ours = read(&hoist);
+        for same in ["a=1 t=9f-1 u=9f-1", "a=1 t=9f-1 u=other", "a=1 t=${SPIRE_JOIN_TOKEN} u=x"] {
+            assert_eq!(without_join_tokens(theirs(same), &ours), ours, "{same}");
+        }
+        for other in ["a=1", "a=1 t= u=", "a=2 t=9f-1 u=9f-1", "a=1 t=9f-1"] {
+            assert_ne!(without_join_tokens(theirs(other), &ours), ours, "{other}");
+        }
+        assert!(fits("x=1-2-1", "x=${SPIRE_JOIN_TOKEN}-2-${SPIRE_JOIN_TOKEN}"));
+        assert!(!fits("x=1-2-3", "x=${SPIRE_JOIN_TOKEN}-2-${SPIRE_JOIN_TOKEN}"));
     }
 
     #[test]

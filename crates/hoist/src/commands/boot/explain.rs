@@ -1,7 +1,7 @@
 //! `hoist boot explain`.
 
 use clap::Args;
-use hoist_api::boot::{ExplainedChoice, Explanation};
+use hoist_api::boot::{BootExplanation, ExplainedChoice};
 use hoist_model::{BootAction, BootState, Exit, Provisioning};
 
 use super::Shell;
@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
 use crate::table::Table;
 
-/// Show what a node boots, and why
+/// Show the boot decision for a node, with its reasons
 ///
 /// Shows the chosen configuration, the rejected ones with the reason, every kernel argument with
 /// its origin, the boot state of the node, and the revision and age of the roster.
@@ -37,7 +37,7 @@ impl ExplainArgs {
     }
 }
 
-fn print(printer: &mut Printer, found: &Explanation) -> Result<(), Failure> {
+fn print(printer: &mut Printer, found: &BootExplanation) -> Result<(), Failure> {
     printer.toned(Tone::Strong, &headline(found))?;
     if let Some(provisioning) = found.state.as_ref().and_then(|state| state.provisioning.as_ref()) {
         let Provisioning { run, profile, .. } = provisioning;
@@ -100,7 +100,7 @@ fn print(printer: &mut Printer, found: &Explanation) -> Result<(), Failure> {
     Ok(())
 }
 
-fn headline(found: &Explanation) -> String {
+fn headline(found: &BootExplanation) -> String {
     let node = &found.node;
     let name = told(found.choice.as_ref());
     let problem = found.problem.as_deref();

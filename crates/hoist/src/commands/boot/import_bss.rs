@@ -123,22 +123,22 @@ impl ImportBssArgs {
 pub(super) fn of_bss(base: &str, error: &ClientError) -> Failure {
     let told = chain(error);
     match (answered_status(error), error) {
-        (Some(401 | 403), _) => Failure::refused(format!("BSS at {base} requires a token"))
-            .with_hint("name one that BSS accepts: --bss-token-file FILE"),
-        (Some(404), _) => Failure::usage(format!("`{base}` is not a BSS"))
+        (Some(401 | 403), _) => Failure::refused(format!("BSS at {base}: request refused: {told}"))
+            .with_hint("give a token that BSS accepts: --bss-token-file FILE"),
+        (Some(404), _) => Failure::usage(format!("BSS at {base}: boot parameters not found (404)"))
             .with_hint("give its URL with --url; behind a gateway it ends in /apis/bss"),
         (None, ClientError::Pem(_) | ClientError::NoAuthority | ClientError::Authority(_)) => {
-            Failure::usage(format!("--bss-ca: {told}"))
+            Failure::usage(format!("--bss-ca: cannot use the certificate authority: {told}"))
         }
         (None, ClientError::Connect { .. }) if told.contains("certificate") => {
-            Failure::remote(format!("BSS at {base}: {told}"))
-                .with_hint("name the certificate authority of BSS: --bss-ca FILE")
+            Failure::remote(format!("BSS at {base}: cannot connect: {told}"))
+                .with_hint("give the certificate authority of BSS: --bss-ca FILE")
         }
         (None, ClientError::Connect { .. } | ClientError::Lost { .. }) => {
-            Failure::remote(format!("BSS at {base}: {told}"))
-                .with_hint("check that BSS runs there, and --url")
+            Failure::remote(format!("BSS at {base}: cannot connect: {told}"))
+                .with_hint("check that BSS runs there, and check --url")
         }
-        _ => Failure::remote(format!("BSS at {base}: {told}")),
+        _ => Failure::remote(format!("BSS at {base}: cannot read boot parameters: {told}")),
     }
 }
 

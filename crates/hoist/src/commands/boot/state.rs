@@ -6,7 +6,7 @@ use hoist_model::{Exit, Name};
 
 use super::Shell;
 use super::explain::decided;
-use crate::commands::selector;
+use crate::commands::{SelectorArgs, selector};
 use crate::edit::WriteArgs;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer};
@@ -19,14 +19,13 @@ use crate::table::Table;
 #[command(after_help = "Examples:\n  hoist boot state\n  hoist boot state compute\n  \
     hoist boot state '*' -o json")]
 pub(super) struct StateArgs {
-    /// Which nodes
-    #[arg(value_name = "SELECTOR")]
-    selector: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorArgs,
 }
 
 impl StateArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let selector = selector(&self.selector)?;
+        let selector = self.selector.text()?;
         let states = shell.client()?.boot_states(selector.as_deref()).await?;
         let printer = &mut shell.printer;
         match printer.output() {
@@ -88,12 +87,16 @@ impl From<ModeArg> for ModeWord {
     hoist boot set compute live --affects 512\n  hoist boot set node:n1 install --reinstall\n  \
     hoist boot set label:rack=7 --profile debug --dry-run\n  hoist boot set node:n1 auto --profile -")]
 pub(super) struct SetArgs {
-    /// Which nodes
-    #[arg(value_name = "SELECTOR")]
-    selector: String,
+    /// Which nodes; with `-l`, only the mode is given
+    #[arg(value_name = "SELECTOR", required_unless_present = "chosen")]
+    selector: Option<String>,
 
-    #[arg(value_name = "MODE", required_unless_present = "profile", value_enum)]
+    #[arg(value_name = "MODE", value_enum)]
     mode: Option<ModeArg>,
+
+    /// Which nodes, as every command has it
+    #[arg(short = 'l', long = "selector", value_name = "SELECTOR")]
+    chosen: Option<String>,
 
     /// Put the nodes on a profile: configurations for it are open to them; `-` for none
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
@@ -113,10 +116,30 @@ pub(super) struct SetArgs {
 
 impl SetArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let words = [self.selector];
+        let (words, mode) = match (self.chosen, self.selector, self.mode) {
+            (None, selector, mode) => (selector, mode),
+            (Some(chosen), None, None) => (Some(chosen), None),
+            // The first word is the mode then.
+            (Some(chosen), Some(mode), None) => {
+                let mode = ModeArg::from_str(&mode, false).map_err(|_| {
+                    Failure::usage(format!("`{mode}` is not a mode"))
+                        .with_hint("modes are live, install, disk, hold and auto")
+                })?;
+                (Some(chosen), Some(mode))
+            }
+            (Some(_), _, Some(_)) => {
+                return Err(Failure::usage("the nodes are named twice")
+                    .with_hint("give the selector as a word or with `-l`"));
+            }
+        };
+        if mode.is_none() && self.profile.is_none() {
+            return Err(Failure::usage("neither a mode nor a profile is given")
+                .with_hint("modes are live, install, disk, hold and auto"));
+        }
+        let words: Vec<String> = words.into_iter().collect();
         let selector = selector(&words)?.unwrap_or_default();
         let request = StateRequest {
-            mode: self.mode.map(ModeWord::from),
+            mode: mode.map(ModeWord::from),
             profile: self.profile.as_deref().map(name_or_none).transpose()?,
             once: None,
             reason: self.reason,

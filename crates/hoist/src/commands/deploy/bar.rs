@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use hoist_api::deploy::{Instance, RunDetail, Trouble};
+use hoist_api::deploy::{FailedInstance, Instance, RunDetail};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::termios::tcgetwinsize;
 
@@ -91,8 +91,8 @@ fn lines(detail: &RunDetail, columns: usize, rows: usize) -> Vec<String> {
     all.iter().map(|line| cut(line, columns)).collect()
 }
 
-fn failure(trouble: &Trouble) -> String {
-    let Trouble { instance, blocks, .. } = trouble;
+fn failure(failed: &FailedInstance) -> String {
+    let FailedInstance { instance, blocks, .. } = failed;
     let blocks = match blocks {
         0 => String::new(),
         count => format!(" (blocks {count})"),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
+use hoist_api::JsonText;
 use hoist_api::client::Client;
 use hoist_api::deploy::{FailedCheck, Instance, PlanRequest, RunDetail, Selection};
 use hoist_deploy::checks::{Checks, checks_only, every_check, which_check};
@@ -95,10 +96,9 @@ impl CheckArgs {
         (selection.repeat, selection.without_prerequisites) = (true, true);
         let request = files::request(&self.of, &self.settings, selection)?;
         let answer = client.plan_deploy(&request).await?;
-        let Some(plan) = answer.plan else {
-            return files::print_plan(shell, &answer).map(Err);
+        let Some(draft) = offline::draft(&answer)? else {
+            return files::print_plan(shell, &answer, None).map(Err);
         };
-        let draft = offline::draft(plan)?;
         let checks = checks_only(&draft, |id| is_done(&draft, id));
         begin(client, &request.title, checks, self.dry_run).await.map(Ok)
     }
@@ -108,11 +108,11 @@ impl CheckArgs {
         let Selection { on, .. } = self.selection.selection()?;
         let only_on = Selection { on: on.clone(), ..Selection::default() };
         if self.selection.selection()? != only_on || !self.settings.is_empty() {
-            return Err(Failure::usage("of a run, only nodes can be selected, with `--on`")
+            return Err(Failure::usage("a check of a run accepts no selection except `--on`")
                 .with_hint("name the task files instead"));
         }
         let summary = client.run(run).await?.summary;
-        let draft = offline::draft(client.run_plan(&summary.id).await?)?;
+        let draft: Draft = client.run_plan(&summary.id).await?;
         let nodes = match &on {
             Some(on) => Some(offline::node_names(client, on).await?),
             None => None,
@@ -127,7 +127,7 @@ impl CheckArgs {
         let wanted: BTreeSet<u32> = found.iter().filter(is_wanted).map(|one| one.step).collect();
         if wanted.is_empty() {
             let id = &summary.id;
-            return Err(Failure::usage(format!("run {id} brought nothing to a good end itself"))
+            return Err(Failure::usage(format!("run {id} has no succeeded instance to check"))
                 .with_hint("name the task files, or the run that did the skipped instances"));
         }
         let checks = checks_only(&draft, |id| wanted.contains(&id.0));
@@ -143,11 +143,11 @@ async fn begin(
 ) -> Result<StartedCheck, Failure> {
     let Checks { draft, unchecked } = checks;
     if draft.vertices.is_empty() {
-        return Err(Failure::usage("there is nothing to look at")
+        return Err(Failure::usage("no chosen task has a check")
             .with_hint("give tasks a `check: {after: […]}`"));
     }
     let instances = draft.vertices.iter().map(|vertex| vertex.name.clone()).collect();
-    let plan = serde_json::to_value(&draft).map_err(Failure::Json)?;
+    let plan = JsonText::new(&draft).map_err(Failure::Json)?;
     let title = format!("check {of}");
     let plan = Some(plan);
     let request = PlanRequest { title, plan, check: true, ..Default::default() };
@@ -177,8 +177,9 @@ async fn look(
 pub(super) async fn of_plan(shell: &mut Shell, request: &PlanRequest) -> Result<Exit, Failure> {
     let client = shell.client()?;
     let answer = client.plan_deploy(request).await?;
-    let Some(plan) = answer.plan else { return files::print_plan(shell, &answer) };
-    let draft = offline::draft(plan)?;
+    let Some(draft) = offline::draft(&answer)? else {
+        return files::print_plan(shell, &answer, None);
+    };
     let checks = every_check(&draft, |id| is_done(&draft, id));
     let begun = begin(&client, &request.title, checks, false).await?;
     let Some((detail, found)) = look(shell, &client, &begun.run).await? else {
@@ -215,7 +216,7 @@ fn would(printer: &mut Printer, begun: &StartedCheck) -> Result<Exit, Failure> {
             instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
             let looked = instances.len();
             let none = unchecked.len();
-            printer.line(format!("would look at {looked} instances; {none} have no check"))?;
+            printer.line(format!("would check {looked} instances; {none} have no check"))?;
         }
     }
     Ok(Exit::WouldChange)
@@ -225,9 +226,13 @@ fn holds(one: &Instance) -> bool {
     matches!(one.state.as_str(), "ok" | "unchanged")
 }
 
-fn why_not(one: &Instance) -> &str {
-    let reason = one.reason.as_deref().unwrap_or("no reason is known");
-    reason.strip_prefix("postcondition ").unwrap_or(reason)
+/// The result of a failed check. Each check is a step of its own here, so its kind says nothing.
+fn why_not(one: &Instance) -> String {
+    match (&one.check, &one.reason) {
+        (Some(check), _) => check.result(),
+        (None, Some(reason)) => reason.clone(),
+        (None, None) => "no reason is known".to_owned(),
+    }
 }
 
 /// Adds the title, the observed output and the exit code of a check that did not hold.
@@ -293,7 +298,7 @@ fn show_each(
             if holds(one) {
                 printer.toned(Tone::Added, &format!("  {when} {number} holds"))?;
             } else {
-                let reason = plain(why_not(one));
+                let reason = plain(&why_not(one));
                 let line = format!("  {when} {number} does not hold: {reason}");
                 printer.toned(Tone::Removed, &line)?;
             }
@@ -329,8 +334,8 @@ fn show(
         Output::Json | Output::Yaml => {
             let list = instances.iter().map(|one| {
                 let mut value = json!({"name": one.name, "node": one.node, "holds": holds(one)});
-                if let Some(reason) = &one.reason {
-                    value["reason"] = reason.as_str().into();
+                if !holds(one) {
+                    value["reason"] = why_not(one).into();
                 }
                 add_check(&mut value, one);
                 value
@@ -347,7 +352,7 @@ fn show(
         Output::Table | Output::Wide => {}
     }
     for one in &bad {
-        let reason = plain(why_not(one));
+        let reason = plain(&why_not(one));
         printer.toned(Tone::Removed, &format!("  {} does not hold: {reason}", one.name))?;
     }
     if printer.output() == Output::Wide {

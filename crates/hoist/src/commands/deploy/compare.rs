@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Args;
 use hoist_api::client::Client;
 use hoist_api::deploy::RunSummary;
-use hoist_engine::plan::Kind;
+use hoist_engine::plan::{Draft, Kind};
 use hoist_model::Exit;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
 use super::show::{duration, instances};
-use super::{offline, word};
+use super::word;
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
@@ -90,7 +90,7 @@ async fn sides(
     run: &str,
 ) -> Result<(RunSummary, BTreeMap<String, Side>), Failure> {
     let summary = client.run(run).await?.summary;
-    let draft = offline::draft(client.run_plan(&summary.id).await?)?;
+    let draft: Draft = client.run_plan(&summary.id).await?;
     let mut sides = BTreeMap::new();
     for one in instances(client, &summary.id, None).await? {
         let fingerprint = match draft.vertices.get(one.step as usize).map(|vertex| &vertex.kind) {

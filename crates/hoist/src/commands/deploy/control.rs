@@ -70,7 +70,7 @@ pub(super) fn shared(printer: &mut Printer, concurrent: &[String]) {
 /// The past participle of a command.
 fn done(said: &str) -> &str {
     match said {
-        "stop" => "told to stop",
+        "stop" => "stopped",
         "resume" => "resumed",
         "pause" => "paused",
         "unpause" => "unpaused",
@@ -172,7 +172,7 @@ impl PauseArgs {
     }
 }
 
-/// Take a pause back
+/// Unpause a run or nodes
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy unpause last\n  \
     hoist deploy unpause last --node n7\n  hoist deploy unpause last --role web")]
@@ -257,7 +257,7 @@ impl HoldArgs {
     }
 }
 
-/// Take a hold back
+/// Release held instances
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy release last db-upgrade@n3")]
 pub(super) struct ReleaseArgs {
@@ -302,7 +302,7 @@ pub(super) struct UndoArgs {
     #[arg(value_name = "INSTANCE")]
     instances: Vec<String>,
     /// Only on these nodes
-    #[arg(long, value_name = "SELECTOR")]
+    #[arg(short = 'l', long, visible_alias = "selector", value_name = "SELECTOR")]
     on: Option<String>,
     /// Leave steps that cannot be undone as they are
     #[arg(long)]

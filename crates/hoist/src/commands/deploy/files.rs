@@ -1,15 +1,18 @@
 //! `hoist deploy plan` and `hoist deploy run`: from files to a plan, and on to a run.
+//!
+//! Does not belong here: plans without a controller (`offline`), and the display of a run
+//! (`watch`, `show`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
-use hoist_api::Code;
 use hoist_api::client::Client;
 use hoist_api::deploy::{
     Change, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, Skip, TaskFile,
     TaskFileDiagnostic,
 };
+use hoist_api::{Code, JsonText};
 use hoist_deploy::condition::MAX_RENDERED;
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
@@ -19,11 +22,12 @@ use hoist_engine::Plan;
 use hoist_engine::action::Ability;
 use hoist_engine::plan::{Draft, Kind};
 use hoist_model::Exit;
-use serde::Deserialize as _;
-use serde_json::{Value, json};
+use hoist_server::deploy::{AnswerWithPlan, Detail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::control::{ConcurrentArgs, shared};
-use super::offline::NodesArgs;
+use super::offline::{self, NodesArgs};
 use super::outline::outline;
 use super::{check, counted, interrupt, plain, show, watch};
 use crate::commands::Shell;
@@ -69,7 +73,7 @@ pub(super) struct SelectionArgs {
     tasks: Vec<String>,
 
     /// Only on these nodes
-    #[arg(long, value_name = "SELECTOR")]
+    #[arg(short = 'l', long, visible_alias = "selector", value_name = "SELECTOR")]
     on: Option<String>,
 
     /// Leave these tasks out
@@ -250,14 +254,27 @@ fn read(path: &Path) -> Result<TaskFile, Failure> {
 
 /// A plan alone, or as `hoist deploy plan -o json` prints it: then with what shows that it is that
 /// plan, and still holds.
-fn read_plan(path: &Path) -> Result<Value, Failure> {
+fn read_plan(path: &Path) -> Result<JsonText, Failure> {
+    #[derive(Deserialize, Serialize)]
+    struct Answer {
+        plan: Option<JsonText>,
+        hash: Option<String>,
+        #[serde(default)]
+        listing: PlanListing,
+    }
+    #[derive(Default, Deserialize, Serialize)]
+    struct PlanListing {
+        deployment: Option<String>,
+        elections: Option<BTreeMap<String, String>>,
+    }
+    let no_plan = |error: serde_json::Error| {
+        Failure::usage(format!("`{}` is no plan: {error}", path.display()))
+    };
     let bytes = input::read_whole(path)?;
-    let mut value: Value = serde_json::from_slice(&bytes)
-        .map_err(|error| Failure::usage(format!("`{}` is no plan: {error}", path.display())))?;
-    let Some(plan) = value.get_mut("plan").map(Value::take) else { return Ok(value) };
-    let listing = &value["listing"];
-    let listing = json!({"deployment": listing["deployment"], "elections": listing["elections"]});
-    Ok(json!({"plan": plan, "hash": value["hash"], "listing": listing}))
+    match serde_json::from_slice::<Answer>(&bytes) {
+        Ok(answer) if answer.plan.is_some() => JsonText::new(&answer).map_err(Failure::Json),
+        _ => serde_json::from_slice(&bytes).map_err(no_plan),
+    }
 }
 
 /// Show the plan of a run, and change nothing
@@ -291,11 +308,15 @@ impl PlanArgs {
         if self.check {
             return check::of_plan(shell, &request).await;
         }
-        let answer = match self.nodes.plan_here(shell, &request)? {
-            Some(answer) => answer,
-            None => dry_run(shell, &request).await?,
+        let detail = match shell.printer.output() {
+            Output::Json | Output::Yaml => Detail::Listed,
+            Output::Table | Output::Wide | Output::Name => Detail::Summary,
         };
-        print_plan(shell, &answer)
+        if let Some((answer, plan)) = self.nodes.plan_here(shell, &request, detail)? {
+            return print_plan(shell, &answer, plan.map(Plan::into_draft));
+        }
+        let answer = dry_run(shell, &request).await?;
+        print_answer(shell, answer)
     }
 }
 
@@ -334,7 +355,7 @@ impl RunArgs {
         request.allow_concurrent = self.concurrent.allow_concurrent;
         if self.dry_run {
             let answer = dry_run(shell, &request).await?;
-            return would(shell, &answer);
+            return would(shell, answer);
         }
         if shell.printer.interactive() && !request.selection.without_prerequisites {
             let planned = client.plan_deploy(&request).await?;
@@ -391,10 +412,10 @@ impl ContinueArgs {
         let old = client.run(&self.run).await?.summary.id;
         if self.dry_run {
             let answer = client.try_continue_run(&old, &request).await?;
-            if let Some(plan) = &answer.plan {
-                vanished(shell, &client, &old, plan).await?;
+            if let Some(draft) = offline::draft(&answer)? {
+                vanished(shell, &client, &old, &draft).await?;
             }
-            return would(shell, &answer);
+            return would(shell, answer);
         }
         let asked = client.continue_run(&old, &request);
         let run = match interrupt::told(shell, asked).await? {
@@ -411,7 +432,7 @@ async fn vanished(
     shell: &mut Shell,
     client: &Client,
     old: &str,
-    plan: &Value,
+    plan: &Draft,
 ) -> Result<(), Failure> {
     let known: BTreeSet<&str> = steps_of(plan).collect();
     let done = show::instances(client, old, Some("ok,unchanged")).await?;
@@ -444,11 +465,12 @@ async fn dry_run(shell: &mut Shell, request: &PlanRequest) -> Result<PlanAnswer,
 }
 
 /// Prints the dry-run result and returns its exit code.
-fn would(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit, Failure> {
-    let ended = print_plan(shell, answer)?;
-    shared(&mut shell.printer, &answer.concurrent);
-    let anything = ended == Exit::Done && answer.steps > answer.skips.len();
-    Ok(if anything { Exit::WouldChange } else { ended })
+fn would(shell: &mut Shell, answer: PlanAnswer) -> Result<Exit, Failure> {
+    let concurrent = answer.concurrent.clone();
+    let has_work = answer.steps > answer.skips.len();
+    let ended = print_answer(shell, answer)?;
+    shared(&mut shell.printer, &concurrent);
+    Ok(if ended == Exit::Done && has_work { Exit::WouldChange } else { ended })
 }
 
 /// Shows a run that was just begun, or only says which.
@@ -469,17 +491,42 @@ async fn begun(
     Ok(Exit::Done)
 }
 
-/// A plan, for people or programs.
-pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit, Failure> {
+/// Prints the answer of a controller.
+pub(super) fn print_answer(shell: &mut Shell, mut answer: PlanAnswer) -> Result<Exit, Failure> {
+    if matches!(shell.printer.output(), Output::Json | Output::Yaml) {
+        diagnostics(shell, &answer.diagnostics);
+        let exit = if answer.plan.is_some() { Exit::Done } else { Exit::Usage };
+        return print_data(&mut shell.printer, &answer).map(|()| exit);
+    }
+    let draft = offline::draft(&answer)?;
+    // The plan is in memory once only.
+    (answer.plan, answer.listing) = (None, None);
+    print_plan(shell, &answer, draft)
+}
+
+fn print_data(printer: &mut Printer, answer: &impl Serialize) -> Result<(), Failure> {
+    match printer.output() {
+        // YAML has no place for JSON as text.
+        Output::Yaml => printer.yaml(&serde_json::to_value(answer).map_err(Failure::Json)?),
+        _ => printer.value(answer),
+    }
+}
+
+/// Prints a plan, for people or programs. Without a draft, the answer has errors.
+pub(super) fn print_plan(
+    shell: &mut Shell,
+    answer: &PlanAnswer,
+    draft: Option<Draft>,
+) -> Result<Exit, Failure> {
     diagnostics(shell, &answer.diagnostics);
     let printer = &mut shell.printer;
-    let wrong = answer.plan.is_none();
+    let wrong = draft.is_none();
     match printer.output() {
-        Output::Json | Output::Yaml => printer.value(answer)?,
+        Output::Json | Output::Yaml => {
+            print_data(printer, &AnswerWithPlan::new(answer, draft.as_ref()))?;
+        }
         Output::Name => {
-            for name in step_names(answer) {
-                printer.line(name)?;
-            }
+            draft.iter().flat_map(steps_of).try_for_each(|name| printer.line(name))?;
         }
         Output::Table | Output::Wide if wrong => {}
         Output::Table | Output::Wide => {
@@ -487,7 +534,9 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
                 printer
                     .toned(Tone::Faint, &format!("skipped  {}: {}", skip.instance, skip.reason))?;
             }
-            for line in outlined(answer, printer.output() == Output::Wide) {
+            let is_wide = printer.output() == Output::Wide;
+            for line in draft.map_or_else(Vec::new, |draft| outlined(draft, &answer.skips, is_wide))
+            {
                 printer.line(plain(&line))?;
             }
             changes(printer, answer)?;
@@ -541,19 +590,16 @@ fn changes(printer: &mut Printer, answer: &PlanAnswer) -> Result<(), Failure> {
     }
     if diffs + none + unknown > 0 {
         printer.line(format!(
-            "{diffs} would change files, {none} nothing, of {} it cannot be told",
+            "{diffs} would change files, {none} would not, {} cannot be predicted",
             unknown + answer.not_predicted
         ))?;
     }
     Ok(())
 }
 
-fn outlined(answer: &PlanAnswer, all: bool) -> Vec<String> {
-    let mut draft = answer.plan.as_ref().and_then(|plan| Draft::deserialize(plan).ok());
-    if let Some(draft) = &mut draft {
-        leave_out(draft, &answer.skips);
-    }
-    let plan = draft.and_then(|draft| Plan::new(draft).ok());
+fn outlined(mut draft: Draft, skips: &[Skip], all: bool) -> Vec<String> {
+    leave_out(&mut draft, skips);
+    let plan = Plan::new(draft).ok();
     let catalog = actions::catalog();
     // What plug-ins can do is known where they are.
     let is_final = |action: &str| {
@@ -576,15 +622,10 @@ fn leave_out(draft: &mut Draft, skips: &[Skip]) {
     }
 }
 
-fn step_names(answer: &PlanAnswer) -> impl Iterator<Item = &str> {
-    answer.plan.iter().flat_map(steps_of)
-}
-
 /// Names of the steps of a plan.
-fn steps_of(plan: &Value) -> impl Iterator<Item = &str> {
-    let vertices = plan["vertices"].as_array().into_iter().flatten();
-    let steps = vertices.filter(|vertex| !vertex["kind"]["step"].is_null());
-    steps.filter_map(|vertex| vertex["name"].as_str())
+fn steps_of(plan: &Draft) -> impl Iterator<Item = &str> {
+    let steps = plan.vertices.iter().filter(|vertex| matches!(vertex.kind, Kind::Step(_)));
+    steps.map(|vertex| vertex.name.as_str())
 }
 
 /// Prints diagnostics with excerpts of the files.

@@ -45,7 +45,7 @@ pub(super) struct GraphArgs {
     instances: bool,
 
     /// Only instances on these nodes
-    #[arg(long, value_name = "SELECTOR")]
+    #[arg(short = 'l', long, visible_alias = "selector", value_name = "SELECTOR")]
     on: Option<String>,
 
     /// Only the neighbourhood of this task or barrier
@@ -139,7 +139,7 @@ impl GraphArgs {
         shell: &mut Shell,
     ) -> Result<Result<(Draft, Option<BTreeSet<String>>), Exit>, Failure> {
         if self.book.files.is_empty() {
-            return Err(Failure::usage("there is nothing to draw")
+            return Err(Failure::usage("graph: neither a task file nor a run is given")
                 .with_hint("name task files, or a run with `--run RUN`"));
         }
         if let Some(on) = &self.on {
@@ -160,7 +160,7 @@ impl GraphArgs {
         run: &str,
     ) -> Result<(Draft, Option<BTreeMap<u32, State>>, Option<BTreeSet<String>>), Failure> {
         let client = shell.client()?;
-        let draft = offline::draft(client.run_plan(run).await?)?;
+        let draft: Draft = client.run_plan(run).await?;
         let instances = instances(&client, run, None).await?;
         let states = instances.iter().map(|one| (one.step, state(&one.state))).collect();
         let on = match &self.on {

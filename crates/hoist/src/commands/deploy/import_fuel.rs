@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use hoist_compat::fuel::read::{self, MAX_FILES, ReadErrors};
+use hoist_compat::fuel::read::{self, CorpusError, MAX_FILES};
 use hoist_compat::fuel::task::Corpus;
 use hoist_compat::fuel::{self, Conditions, Import, Options, TaskDiagnostic};
 use hoist_diagnostic::Diagnostic;
@@ -127,7 +127,7 @@ impl ImportFuelArgs {
         }
         match &self.out {
             Some(path) => printer.note(&format!(
-                "written to `{0}`; look at it with `hoist deploy lint {0}`",
+                "written to `{0}`; check it with `hoist deploy lint {0}`",
                 path.display()
             )),
             None => return Ok(Exit::WouldChange),
@@ -180,7 +180,7 @@ fn summary(import: &Import) -> String {
 }
 
 fn corpus(from: &Path) -> Result<Corpus, Failure> {
-    let wrong = |errors: ReadErrors| Failure::usage(errors.to_string());
+    let wrong = |errors: CorpusError| Failure::usage(errors.to_string());
     if !from.is_dir() {
         let name = from.display().to_string();
         let text = text(from)?;
@@ -201,7 +201,7 @@ fn corpus(from: &Path) -> Result<Corpus, Failure> {
         found.push((name, text));
     }
     if found.iter().all(|(_, text)| text.is_none()) {
-        let message = format!("there is no `tasks.yaml` below `{}`", from.display());
+        let message = format!("`{}`: no `tasks.yaml` found below it", from.display());
         return Err(Failure::usage(message).with_hint("name the directory of Fuel's modules"));
     }
     let files = found.iter().map(|(name, text)| (name.as_str(), text.as_deref()));

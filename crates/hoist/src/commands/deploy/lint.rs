@@ -54,7 +54,7 @@ impl From<SourceDiagnostic> for LintDiagnostic {
 impl LintArgs {
     pub(super) fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         if self.book.files.is_empty() {
-            return Err(Failure::usage("there is no file to look at")
+            return Err(Failure::usage("lint: no task file is given")
                 .with_hint("`hoist deploy lint FILE…`; `-` is standard input"));
         }
         let mut sources = Sources::default();

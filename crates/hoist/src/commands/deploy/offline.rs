@@ -5,17 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use hoist_api::JsonText;
 use hoist_api::client::Client;
 use hoist_api::deploy::{PlanAnswer, PlanRequest, Selection};
 use hoist_deploy::actions;
-use hoist_deploy::target::{Node, Site};
+use hoist_deploy::target::{TargetNode, TargetSite};
+use hoist_engine::Plan;
 use hoist_engine::action::{Action, Catalog};
 use hoist_engine::plan::Draft;
 use hoist_engine::plugin;
-use hoist_model::document::{self, DocumentName, Spec};
+use hoist_model::document::{self, Document};
 use hoist_model::node::Lifecycle;
 use hoist_model::{Exit, NodeId};
-use hoist_server::deploy::{Grounds, compile};
+use hoist_server::deploy::{Detail, Grounds, compile};
 
 use super::files;
 use crate::commands::Shell;
@@ -64,35 +66,31 @@ impl BookArgs {
         selection: Selection,
     ) -> Result<Result<Draft, Exit>, Failure> {
         let request = self.request(selection)?;
-        let answer = self.nodes.plan(shell, &request).await?;
-        match answer.plan {
-            Some(plan) => draft(plan).map(Ok),
-            None => files::print_plan(shell, &answer).map(Err),
+        let planned = self.nodes.plan_here(shell, &request, Detail::Summary)?;
+        let (answer, made) = if let Some((answer, plan)) = planned {
+            (answer, plan.map(Plan::into_draft))
+        } else {
+            let answer = shell.client()?.plan_deploy(&request).await?;
+            let draft = draft(&answer)?;
+            (answer, draft)
+        };
+        match made {
+            Some(draft) => Ok(Ok(draft)),
+            None => files::print_plan(shell, &answer, None).map(Err),
         }
     }
 }
 
-/// A plan as the controller has it.
-pub(super) fn draft(plan: serde_json::Value) -> Result<Draft, Failure> {
-    serde_json::from_value(plan).map_err(|error| Failure::Broken(error.to_string()))
+/// The plan of an answer; `None` if the answer has errors.
+pub(super) fn draft(answer: &PlanAnswer) -> Result<Option<Draft>, Failure> {
+    let draft = answer.plan.as_ref().map(JsonText::read).transpose();
+    draft.map_err(|error| Failure::Broken(error.to_string()))
 }
 
 impl NodesArgs {
     /// The nodes, if they are in a file.
-    pub(super) fn site(&self) -> Result<Option<Site>, Failure> {
+    pub(super) fn site(&self) -> Result<Option<TargetSite>, Failure> {
         self.nodes.as_deref().map(site).transpose()
-    }
-
-    /// Compiles here if the nodes are in a file, and asks the controller otherwise.
-    pub(super) async fn plan(
-        &self,
-        shell: &mut Shell,
-        request: &PlanRequest,
-    ) -> Result<PlanAnswer, Failure> {
-        match self.plan_here(shell, request)? {
-            Some(answer) => Ok(answer),
-            None => Ok(shell.client()?.plan_deploy(request).await?),
-        }
     }
 
     /// Compiles if the nodes are in a file.
@@ -100,13 +98,15 @@ impl NodesArgs {
         &self,
         shell: &mut Shell,
         request: &PlanRequest,
-    ) -> Result<Option<PlanAnswer>, Failure> {
+        detail: Detail,
+    ) -> Result<Option<(PlanAnswer, Option<Plan>)>, Failure> {
         let Some(site) = self.site()? else { return Ok(None) };
         let actions = catalog(shell)?;
         let past = BTreeMap::new();
         let expected_ms = BTreeMap::new();
         let grounds = Grounds { site: &site, actions: &actions, past, expected_ms };
-        Ok(Some(compile(request, grounds).0))
+        let (answer, made) = compile(request, grounds, detail);
+        Ok(Some((answer, made.map(|made| made.plan))))
     }
 }
 
@@ -139,15 +139,15 @@ pub(super) fn catalog_with(shell: &mut Shell, directory: &Path) -> Result<Catalo
 
 /// The nodes of a file of documents, and its groups that are computed; other documents say nothing
 /// about where tasks run.
-fn site(path: &Path) -> Result<Site, Failure> {
+fn site(path: &Path) -> Result<TargetSite, Failure> {
     let bytes = input::read_whole(path)?;
     let documents =
         document::read(&path.display().to_string(), &bytes).map_err(Failure::Documents)?;
-    let mut site = Site::default();
+    let mut site = TargetSite::default();
     let mut names = BTreeSet::new();
     for document in documents {
-        match (document.name, document.spec) {
-            (DocumentName::Plain(name), Spec::Node(spec)) => {
+        match document {
+            Document::Node(name, spec) => {
                 if !names.insert(name.clone()) {
                     let message = format!("the node `{name}` is twice in `{}`", path.display());
                     return Err(Failure::usage(message).with_hint("take one of them away"));
@@ -155,7 +155,7 @@ fn site(path: &Path) -> Result<Site, Failure> {
                 // A plan is the same each time: the number of a node is its place in the file.
                 let id = NodeId::from_bits(names.len() as u128);
                 if spec.enabled {
-                    site.nodes.push(Node {
+                    site.nodes.push(TargetNode {
                         id,
                         name,
                         spec: *spec,
@@ -164,14 +164,14 @@ fn site(path: &Path) -> Result<Site, Failure> {
                     });
                 }
             }
-            (DocumentName::Group(key), Spec::Group(spec)) => {
+            Document::Group(key, spec) => {
                 site.computed_groups.extend(spec.selector.map(|selector| (key, selector)));
             }
             _ => {}
         }
     }
     if site.nodes.is_empty() {
-        let message = format!("there is no enabled node in `{}`", path.display());
+        let message = format!("`{}` has no enabled node", path.display());
         return Err(Failure::usage(message)
             .with_hint("`hoist export` writes such a file; `hoist schema Node` shows its fields"));
     }

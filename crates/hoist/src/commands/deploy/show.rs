@@ -4,7 +4,9 @@ use std::io::IsTerminal as _;
 
 use clap::Args;
 use hoist_api::client::{Client, InstanceQuery};
-use hoist_api::deploy::{Explanation, Instance, RunDetail, RunState, RunSummary, Trouble};
+use hoist_api::deploy::{
+    FailedInstance, Instance, InstanceExplanation, RunDetail, RunState, RunSummary,
+};
 use hoist_model::Exit;
 use jiff::Timestamp;
 
@@ -207,8 +209,8 @@ pub(super) fn undone(printer: &mut Printer, detail: &RunDetail) -> Result<(), Fa
 }
 
 /// Failures with the end of their output and the instances that they block.
-pub(super) fn failures(printer: &mut Printer, failures: &[Trouble]) -> Result<(), Failure> {
-    for Trouble { instance, output, blocks, blocked_nodes } in failures {
+pub(super) fn failures(printer: &mut Printer, failures: &[FailedInstance]) -> Result<(), Failure> {
+    for FailedInstance { instance, output, blocks, blocked_nodes } in failures {
         let reason = reason_of(instance);
         let line = format!(
             "  {} {} (attempt {}): {reason}",
@@ -327,7 +329,7 @@ impl ExplainArgs {
 }
 
 /// Where it was written, and what another file set.
-fn places(explained: &Explanation) -> Vec<String> {
+fn places(explained: &InstanceExplanation) -> Vec<String> {
     let Some(written) = &explained.written else { return Vec::new() };
     let file = |place: &str| place.rsplitn(3, ':').last().map(str::to_owned);
     let own = file(written);

@@ -50,7 +50,7 @@ pub(super) struct SimulateArgs {
 impl SimulateArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         if self.book.files.is_empty() {
-            return Err(Failure::usage("there is nothing to simulate")
+            return Err(Failure::usage("simulate: no task file is given")
                 .with_hint("`hoist deploy simulate FILE… --nodes FILE`"));
         }
         let scenario = self.with.as_deref().map(scenario).transpose()?.unwrap_or_default();

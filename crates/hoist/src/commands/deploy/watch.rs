@@ -94,7 +94,8 @@ async fn until_rest(
     bar: &Bar,
 ) -> Result<RunDetail, Failure> {
     let mut pause = PAUSE_FIRST;
-    let (mut shown, mut is_stale): (Option<Instant>, bool) = (None, bar.is_shown());
+    let mut shown: Option<Instant> = None;
+    let mut is_stale: bool = bar.is_shown();
     // Whether the reason for the silence was printed since the last event.
     let mut is_told = bar.is_shown() || !for_people(shell);
     loop {

@@ -9,7 +9,7 @@ use hoist_api::client::{Client, ClientError};
 use hoist_diagnostic::chain;
 use hoist_engine::action::Cancel;
 use hoist_engine::execute::{BaseDirectory, NoSecrets};
-use hoist_engine::pull::{Orders, Report, Transport, Unreachable, Worker, WorkerSetup};
+use hoist_engine::pull::{Orders, Transport, Unreachable, Worker, WorkerReport, WorkerSetup};
 use hoist_model::Exit;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -60,7 +60,8 @@ impl WorkerArgs {
         let setup = WorkerSetup { catalog, secrets, base, dir: self.dir, supervisor };
         let mut worker = Worker::new(setup).map_err(Failure::File)?;
         shell.printer.note(&format!("working for node {}", self.node));
-        let (cancel, (notes, mut noted)) = (Cancel::default(), mpsc::unbounded_channel());
+        let cancel = Cancel::default();
+        let (notes, mut noted) = mpsc::unbounded_channel();
         let mut dispatcher = Dispatcher {
             client,
             node: self.node,
@@ -103,7 +104,7 @@ struct Dispatcher {
 }
 
 impl Transport for Dispatcher {
-    fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
+    fn exchange(&mut self, report: &WorkerReport) -> Result<Orders, Unreachable> {
         let answered: Result<Orders, ClientError> =
             self.runtime.block_on(self.client.work(&self.node, report));
         let error = match answered {

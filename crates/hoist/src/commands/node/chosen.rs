@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::node_ref;
 
 #[derive(Debug, Args)]
-pub(super) struct ChosenArgs {
+pub(crate) struct ChosenArgs {
     /// Name, id, xname, MAC, nid or address
     #[arg(value_name = "NODE", required_unless_present = "selector")]
     nodes: Vec<String>,
@@ -20,7 +20,7 @@ pub(super) struct ChosenArgs {
 }
 
 impl ChosenArgs {
-    pub(super) async fn find(self, client: &Client) -> Result<Vec<Node>, Failure> {
+    pub(crate) async fn find(self, client: &Client) -> Result<Vec<Node>, Failure> {
         let words: Vec<String> = self.selector.into_iter().collect();
         match selector(&words)? {
             Some(selector) => Ok(client.all_nodes(Some(&selector)).await?.1),

@@ -7,9 +7,8 @@ use clap::{Args, Subcommand};
 use hoist_api::client::Client;
 use hoist_api::inventory::{Group, ImportRequest, NetworkObject, PartitionObject};
 use hoist_diagnostic::chain;
-use hoist_model::document::{DocumentError, DocumentName};
-use hoist_model::{Document, Exit, GroupSpec, Name, NetworkSpec, NodeSpec, PartitionSpec, Spec};
-use hoist_site::source::table::{self, TableError};
+use hoist_model::{Document, Exit, GroupSpec, Name, NetworkSpec, NodeSpec, PartitionSpec};
+use hoist_site::source::table;
 use hoist_site::source::{self, FieldSet, ImportedSet, SourceError};
 
 use super::Shell;
@@ -125,24 +124,11 @@ fn read_file(what: &str, text: &[u8]) -> Result<ImportedSet, Failure> {
 }
 
 fn read_csv(what: &str, text: &[u8]) -> Result<ImportedSet, Failure> {
-    table::read_csv(what, text).map_err(faults)
+    table::read_csv(what, text).map_err(|error| Failure::Documents(error.diagnostics))
 }
 
 fn read_ansible(what: &str, text: &[u8]) -> Result<ImportedSet, Failure> {
-    table::read_ansible(what, text).map_err(faults)
-}
-
-fn faults(error: TableError) -> Failure {
-    let TableError { what, faults } = error;
-    let fault = |fault: table::LineFault| DocumentError {
-        source: what.clone(),
-        line: usize::try_from(fault.line).unwrap_or_default(),
-        column: 1,
-        subject: None,
-        message: fault.message,
-        hint: None,
-    };
-    Failure::Documents(faults.into_iter().map(fault).collect())
+    table::read_ansible(what, text).map_err(|error| Failure::Documents(error.diagnostics))
 }
 
 /// The existing objects that an import must leave alone.
@@ -166,7 +152,7 @@ async fn onto_site(client: &Client, imported: &ImportedSet) -> Result<Documents,
     }
     let names: Vec<Name> = imported.nodes.iter().map(name_of).collect::<Result<_, _>>()?;
     for document in get::node_documents(client, &names).await? {
-        if let (DocumentName::Plain(name), Spec::Node(spec)) = (document.name, document.spec) {
+        if let Document::Node(name, spec) = document {
             site.nodes.insert(name, *spec);
         }
     }
@@ -177,24 +163,23 @@ async fn onto_site(client: &Client, imported: &ImportedSet) -> Result<Documents,
 /// describe it, so existing ones stay as they are.
 fn documents(imported: &ImportedSet, site: &Site) -> Result<Vec<Document>, Failure> {
     let mut found = Vec::new();
-    let mut add = |name: DocumentName, spec: Spec, says_something: bool| {
-        let document = Document { name, spec };
-        let known = site.names.contains(&format!("{}/{}", document.kind(), document.name));
+    let mut add = |document: Document, says_something: bool| {
+        let known = site.names.contains(&format!("{}/{}", document.kind(), document.name()));
         if says_something || !known {
             found.push(document);
         }
     };
     for (name, spec) in &imported.partitions {
         let says = *spec != PartitionSpec::default();
-        add(DocumentName::Plain(name.clone()), Spec::Partition(spec.clone()), says);
+        add(Document::Partition(name.clone(), spec.clone()), says);
     }
     for (name, spec) in &imported.networks {
         let says = *spec != NetworkSpec::default();
-        add(DocumentName::Plain(name.clone()), Spec::Network(spec.clone()), says);
+        add(Document::Network(name.clone(), spec.clone()), says);
     }
     for (key, spec) in &imported.groups {
         let says = *spec != GroupSpec::default();
-        add(DocumentName::Group(key.clone()), Spec::Group(spec.clone()), says);
+        add(Document::Group(key.clone(), spec.clone()), says);
     }
     for node in &imported.nodes {
         let name = name_of(node)?;
@@ -243,7 +228,7 @@ async fn smd(shell: &mut Shell, args: SmdArgs) -> Result<Exit, Failure> {
         force: args.force,
     };
     let report = shell.client()?.import(&request).await?;
-    refresh::print(shell, &report)?;
+    refresh::print(shell, &report, "run this command with `--force`")?;
     Ok(refresh::exit(&report))
 }
 
@@ -252,7 +237,7 @@ mod tests {
     use super::*;
 
     fn names(documents: &[Document]) -> Vec<String> {
-        documents.iter().map(|d| format!("{}/{}", d.kind(), d.name)).collect()
+        documents.iter().map(|d| format!("{}/{}", d.kind(), d.name())).collect()
     }
 
     #[test]
@@ -278,17 +263,17 @@ mod tests {
         };
         let found = documents(&imported, &site).unwrap();
         assert_eq!(names(&found), ["Node/n1"]);
-        let Spec::Node(spec) = &found[0].spec else { panic!("a node") };
+        let Document::Node(_, spec) = &found[0] else { panic!("a node") };
         assert_eq!(spec.role.as_deref(), Some("compute"));
         assert!(spec.data.is_some(), "a table has no column for it");
     }
 
     #[test]
-    fn every_fault_of_a_table_is_told_with_its_line() {
+    fn table_import_reports_every_problem_with_its_line() {
         let failure = read_csv("m.csv", b"name,mac\nn1,kettle\nn2,52:54:00:00:00:01\n-,x\n");
-        let Failure::Documents(faults) = failure.unwrap_err() else { panic!("faults of lines") };
-        assert!(faults.len() >= 2, "{faults:?}");
-        assert_eq!((faults[0].source.as_str(), faults[0].line), ("m.csv", 2));
+        let Failure::Documents(found) = failure.unwrap_err() else { panic!("problems of lines") };
+        assert!(found.len() >= 2, "{found:?}");
+        assert_eq!(found[0].at, "m.csv:2");
         let failure = read_file("f", b"api: hoist/v1\nkind: Node\nname: n1\nspec: {rol: x}\n");
         assert!(matches!(failure, Err(Failure::Documents(_))));
         assert_eq!(read_file("f", b"").unwrap_err().exit(), Exit::Usage);

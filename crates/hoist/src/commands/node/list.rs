@@ -1,7 +1,7 @@
 //! `hoist node list`.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use clap::Args;
@@ -12,8 +12,8 @@ use hoist_diagnostic::chain;
 use hoist_model::{Exit, NodeId};
 
 use super::Shell;
+use crate::commands::SelectorArgs;
 use crate::commands::network::joined;
-use crate::commands::selector;
 use crate::failure::Failure;
 use crate::node_ref;
 use crate::printer::Output;
@@ -34,13 +34,8 @@ const PAUSE: Duration = Duration::from_secs(1);
         hoist node list nid:1-64 -o name\n  hoist node list role:compute --watch -o json"
 )]
 pub(super) struct ListArgs {
-    /// Which nodes; all of them if left out
-    #[arg(value_name = "SELECTOR")]
-    selector: Vec<String>,
-
-    /// The same, as other commands have it
-    #[arg(short = 'l', long = "selector", value_name = "SELECTOR", conflicts_with = "selector")]
-    chosen: Option<String>,
+    #[command(flatten)]
+    selector: SelectorArgs,
 
     /// Go on and print what changes
     #[arg(short, long)]
@@ -49,8 +44,7 @@ pub(super) struct ListArgs {
 
 impl ListArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let words: Vec<String> = self.selector.into_iter().chain(self.chosen).collect();
-        let selector = selector(&words)?;
+        let selector = self.selector.text()?;
         let client = shell.client()?;
         let (since, mut nodes) = client.all_nodes(selector.as_deref()).await?;
         nodes.sort_by(by_name);
@@ -70,7 +64,8 @@ fn by_name(a: &Node, b: &Node) -> Ordering {
 
 /// Runs of digits compare as numbers, everything else letter by letter.
 fn natural_order(one: &str, other: &str) -> Ordering {
-    let (mut left, mut right) = (one, other);
+    let mut left = one;
+    let mut right = other;
     while let (Some(first), Some(second)) = (left.chars().next(), right.chars().next()) {
         let (steps, order) = if first.is_ascii_digit() && second.is_ascii_digit() {
             compare_numbers(digits(left), digits(right))
@@ -168,18 +163,7 @@ async fn watch(
     nodes: Vec<Node>,
 ) -> Result<Exit, Failure> {
     let mut names: HashMap<NodeId, String> = HashMap::new();
-    let lines = shell.printer.output() == Output::Json || shell.printer.output() == Output::Yaml;
-    if !lines {
-        print(shell, &nodes)?;
-    }
-    for node in nodes {
-        let line = WatchLine::Put { revision: node.revision, node: Box::new(node) };
-        if lines {
-            shell.printer.json_line(&line)?;
-        }
-        remember(&mut names, &line);
-    }
-    shell.printer.flush()?;
+    show_listed(shell, nodes, &mut names)?;
     let mut away = false;
     loop {
         match follow(shell, client, selector, &mut since, &mut names).await {
@@ -188,8 +172,7 @@ async fn watch(
                 let (listed, mut nodes) = client.all_nodes(selector).await?;
                 nodes.sort_by(by_name);
                 since = listed;
-                print(shell, &nodes)?;
-                shell.printer.flush()?;
+                show_listed(shell, nodes, &mut names)?;
                 continue;
             }
             Ok(()) => away = false,
@@ -205,6 +188,32 @@ async fn watch(
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Prints a listing: a table for people; for programs a line for each node, and one for each of
+/// `names` that is gone since the last listing.
+fn show_listed(
+    shell: &mut Shell,
+    nodes: Vec<Node>,
+    names: &mut HashMap<NodeId, String>,
+) -> Result<(), Failure> {
+    if !matches!(shell.printer.output(), Output::Json | Output::Yaml) {
+        print(shell, &nodes)?;
+    }
+    let revision = nodes.iter().map(|node| node.revision).max().unwrap_or_default();
+    let listed: HashSet<NodeId> = nodes.iter().filter_map(|node| node.id).collect();
+    let gone: Vec<NodeId> = names.keys().copied().filter(|id| !listed.contains(id)).collect();
+    let gone = gone.into_iter().map(|id| WatchLine::Delete { revision, id });
+    let listed = nodes
+        .into_iter()
+        .map(|node| WatchLine::Put { revision: node.revision, node: Box::new(node) });
+    for line in gone.chain(listed) {
+        if matches!(shell.printer.output(), Output::Json | Output::Yaml) {
+            shell.printer.json_line(&line)?;
+        }
+        remember(names, &line);
+    }
+    shell.printer.flush()
 }
 
 /// Prints changes until the server ends the stream.

@@ -39,7 +39,7 @@ impl RemoveArgs {
         if !asks && !self.write.yes && !self.write.dry_run && self.write.affects.is_none() {
             let message = format!("nodes to remove: {}; the removal is not confirmed", nodes.len());
             return Err(Failure::refused(message).with_hint(
-                "there is no terminal to ask on; repeat with `-y`, or with `--dry-run`",
+                "hoist has no terminal to ask on; repeat with `-y`, or with `--dry-run`",
             ));
         }
         let target = |node| node_ref::name_of(node).map(|name| format!("{}/{name}", Kind::Node));

@@ -1,7 +1,7 @@
 //! `hoist node retire`.
 
 use clap::Args;
-use hoist_api::provision::{How, StartRequest};
+use hoist_api::provision::{ProvisionOptions, StartRequest};
 use hoist_model::{Exit, Name};
 
 use super::Shell;
@@ -43,7 +43,7 @@ impl RetireArgs {
         let request = StartRequest {
             selector,
             profile: self.profile,
-            how: How { retire: true, ..How::default() },
+            how: ProvisionOptions { retire: true, ..ProvisionOptions::default() },
             dry_run: true,
             ..StartRequest::default()
         };

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use clap::Args;
-use hoist_model::document::DocumentName;
-use hoist_model::{Document, Exit, Spec};
+use hoist_model::{Document, Exit};
 
 use super::Shell;
 use super::spec::SpecArgs;
@@ -65,9 +64,7 @@ impl SetArgs {
             let names: Vec<_> = boots.keys().cloned().collect();
             let mut changed = Vec::with_capacity(names.len());
             for document in get::node_documents(&client, &names).await? {
-                if let (DocumentName::Plain(name), Spec::Node(spec)) =
-                    (document.name, document.spec)
-                {
+                if let Document::Node(name, spec) = document {
                     let boots = boots.get(&name).and_then(Option::as_ref);
                     let spec = self.spec.onto(&name, *spec, boots)?;
                     changed.push(Document::node(name, spec));

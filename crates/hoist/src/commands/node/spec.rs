@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use clap::Args;
-use hoist_model::document::DocumentError;
 use hoist_model::node::{Bmc, InterfaceName};
 use hoist_model::{
     Arch, BootChoice, Firmware, GroupName, Interface, InterfaceKind, LabelKey, Mac, Name, Nid,
@@ -18,12 +17,12 @@ use crate::failure::Failure;
 
 /// A value, or `-` for none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Setting<T> {
+pub(super) enum NewValue<T> {
     Clear,
     Value(T),
 }
 
-impl<T: FromStr> FromStr for Setting<T> {
+impl<T: FromStr> FromStr for NewValue<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -31,7 +30,7 @@ impl<T: FromStr> FromStr for Setting<T> {
     }
 }
 
-impl<T: Clone> Setting<T> {
+impl<T: Clone> NewValue<T> {
     fn put(setting: Option<&Self>, place: &mut Option<T>) {
         match setting {
             None => {}
@@ -53,11 +52,11 @@ struct OnInterface<'a> {
 pub(super) struct SpecArgs {
     /// Role; `-` for none
     #[arg(long, value_name = "ROLE", allow_hyphen_values = true)]
-    role: Option<Setting<Role>>,
+    role: Option<NewValue<Role>>,
 
     /// Subrole; `-` for none
     #[arg(long, value_name = "ROLE", allow_hyphen_values = true)]
-    subrole: Option<Setting<Role>>,
+    subrole: Option<NewValue<Role>>,
 
     /// The partition it is run in
     #[arg(long, value_name = "NAME")]
@@ -73,11 +72,11 @@ pub(super) struct SpecArgs {
 
     /// The site's number for it; `-` for none
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    nid: Option<Setting<Nid>>,
+    nid: Option<NewValue<Nid>>,
 
     /// Where it sits; `-` for none
     #[arg(long, value_name = "XNAME", allow_hyphen_values = true)]
-    xname: Option<Setting<Xname>>,
+    xname: Option<NewValue<Xname>>,
 
     /// MAC of an interface, which is made if missing; without a name, of the one that boots
     #[arg(long, value_name = "[INTERFACE=]MAC")]
@@ -93,7 +92,7 @@ pub(super) struct SpecArgs {
 
     /// The interface that boots; `-` lets the partition's rules choose
     #[arg(long, value_name = "INTERFACE", allow_hyphen_values = true)]
-    boot_interface: Option<Setting<InterfaceName>>,
+    boot_interface: Option<NewValue<InterfaceName>>,
 
     /// `x86_64`, `aarch64`, `riscv64` or `unknown`
     #[arg(long, value_parser = word::<Arch>)]
@@ -105,7 +104,7 @@ pub(super) struct SpecArgs {
 
     /// Xname, host name or address of its management controller; `-` for none
     #[arg(long, value_name = "REF", allow_hyphen_values = true)]
-    bmc: Option<Setting<String>>,
+    bmc: Option<NewValue<String>>,
 
     /// Let it boot
     #[arg(long, conflicts_with = "disable")]
@@ -158,18 +157,18 @@ impl SpecArgs {
         mut spec: NodeSpec,
         boots: Option<&InterfaceName>,
     ) -> Result<NodeSpec, Failure> {
-        Setting::put(self.role.as_ref(), &mut spec.role);
-        Setting::put(self.subrole.as_ref(), &mut spec.subrole);
-        Setting::put(self.nid.as_ref(), &mut spec.nid);
-        Setting::put(self.xname.as_ref(), &mut spec.xname);
+        NewValue::put(self.role.as_ref(), &mut spec.role);
+        NewValue::put(self.subrole.as_ref(), &mut spec.subrole);
+        NewValue::put(self.nid.as_ref(), &mut spec.nid);
+        NewValue::put(self.xname.as_ref(), &mut spec.xname);
         spec.partition = self.partition.clone().unwrap_or(spec.partition);
         spec.arch = self.arch.unwrap_or(spec.arch);
         spec.firmware = self.firmware.unwrap_or(spec.firmware);
         spec.enabled = (spec.enabled || self.enable) && !self.disable;
         match &self.bmc {
             None => {}
-            Some(Setting::Clear) => spec.bmc = None,
-            Some(Setting::Value(reference)) => {
+            Some(NewValue::Clear) => spec.bmc = None,
+            Some(NewValue::Value(reference)) => {
                 let protocol = spec.bmc.and_then(|bmc| bmc.protocol);
                 spec.bmc = Some(Box::new(Bmc { r#ref: reference.clone(), protocol }));
             }
@@ -270,15 +269,15 @@ impl SpecArgs {
         }
         for word in &self.network {
             let OnInterface { interface, value } = on_interface(word)?;
-            let network: Setting<Name> =
+            let network: NewValue<Name> =
                 value.parse().map_err(|error| Failure::usage(format!("{error}")))?;
             let place = &mut named(spec, interface.as_ref(), boots)?.network;
-            Setting::put(Some(&network), place);
+            NewValue::put(Some(&network), place);
         }
         match &self.boot_interface {
             None => {}
-            Some(Setting::Clear) => spec.boot = None,
-            Some(Setting::Value(interface)) => {
+            Some(NewValue::Clear) => spec.boot = None,
+            Some(NewValue::Value(interface)) => {
                 let interface = Some(interface.clone());
                 spec.boot = Some(Box::new(BootChoice { interface, ..BootChoice::default() }));
             }
@@ -345,19 +344,9 @@ pub(crate) fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Stri
 }
 
 fn check(name: &Name, spec: &NodeSpec) -> Result<(), Failure> {
-    let faults: Vec<_> = spec
-        .check()
-        .into_iter()
-        .map(|fault| DocumentError {
-            source: format!("Node {name}"),
-            line: 0,
-            column: 0,
-            subject: Some(fault.at).filter(|at| !at.is_empty()),
-            message: fault.message,
-            hint: fault.hint,
-        })
-        .collect();
-    if faults.is_empty() { Ok(()) } else { Err(Failure::Documents(faults)) }
+    let node = format!("Node {name}");
+    let found: Vec<_> = spec.check().into_iter().map(|found| found.within(&node)).collect();
+    if found.is_empty() { Ok(()) } else { Err(Failure::Documents(found)) }
 }
 
 #[cfg(test)]

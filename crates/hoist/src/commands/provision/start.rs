@@ -1,12 +1,12 @@
 //! `hoist provision start`.
 
 use clap::Args;
-use hoist_api::provision::{How, StartRequest, StartResult};
+use hoist_api::provision::{ProvisionOptions, StartRequest, StartResult};
 use hoist_model::{Exit, Name};
 
 use super::Shell;
 use super::watch;
-use crate::commands::selector;
+use crate::commands::SelectorArgs;
 use crate::edit::WriteArgs;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer};
@@ -27,9 +27,8 @@ use crate::printer::{Output, Printer};
     hoist provision start node:n1 --wipe ext,lvm --dry-run")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(super) struct StartArgs {
-    /// Which nodes
-    #[arg(value_name = "SELECTOR")]
-    selector: String,
+    #[command(flatten)]
+    selector: SelectorArgs,
 
     /// By this profile, instead of the one that is closest to each node
     #[arg(long, value_name = "PROFILE")]
@@ -84,8 +83,8 @@ pub(super) struct StartArgs {
 
 impl StartArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let selector = selector(std::slice::from_ref(&self.selector))?.unwrap_or_default();
-        let how = How {
+        let selector = self.selector.required()?;
+        let how = ProvisionOptions {
             only: self.only,
             wipe: self.wipe,
             at_once: self.at_once,
@@ -105,8 +104,7 @@ impl StartArgs {
             affects: None,
         };
         let what = if self.allow_root_change {
-            "provisioned; their disks are written, and their root may come to another disk than the \
-             last time"
+            "provisioned; their disks are written, and their root may be on another disk than before"
         } else {
             "provisioned; their disks are written"
         };

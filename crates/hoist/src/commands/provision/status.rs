@@ -3,8 +3,8 @@
 use clap::Args;
 use hoist_api::client::Client;
 use hoist_api::provision::{
-    Counts, Erasure, ErasureVerdict, NodeDiagnostic, NodeRunState, Progress, Run, RunNode,
-    RunState, ShownKey,
+    Counts, Erasure, ErasureVerdict, NodeDiagnostic, NodeRunState, Progress, ProvisionRun,
+    ProvisionRunState, RunNode, ShownKey,
 };
 use hoist_diagnostic::Diagnostic;
 use hoist_model::Exit;
@@ -52,7 +52,7 @@ impl StatusArgs {
 }
 
 /// The run of that name, or the last one of the node of that name, with this node alone.
-pub(super) async fn find(client: &Client, name: &str) -> Result<Run, Failure> {
+pub(super) async fn find(client: &Client, name: &str) -> Result<ProvisionRun, Failure> {
     if let Some(run) = client.provision_run(name).await? {
         return Ok(run);
     }
@@ -100,12 +100,12 @@ pub(super) fn state(node: &RunNode) -> String {
 }
 
 /// `run 01m7… running (1 running, 2 done)`.
-pub(super) fn headline(run: &Run) -> String {
+pub(super) fn headline(run: &ProvisionRun) -> String {
     let why = run.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     format!("run {} {}{why} ({})", run.run, run.state, told(run.counts))
 }
 
-pub(super) fn show(printer: &mut Printer, run: &Run) -> Result<(), Failure> {
+pub(super) fn show(printer: &mut Printer, run: &ProvisionRun) -> Result<(), Failure> {
     match printer.output() {
         Output::Json | Output::Yaml => return printer.value(run),
         Output::Name => {
@@ -249,12 +249,12 @@ fn told(counts: Counts) -> String {
     parts.join(", ")
 }
 
-pub(super) fn exit(run: &Run) -> Exit {
+pub(super) fn exit(run: &ProvisionRun) -> Exit {
     match run.state {
-        RunState::Done => Exit::Done,
-        RunState::Failed => Exit::Failed,
-        RunState::Running | RunState::Stopped => Exit::Waiting,
-        RunState::Aborted => Exit::Stopped,
+        ProvisionRunState::Done => Exit::Done,
+        ProvisionRunState::Failed => Exit::Failed,
+        ProvisionRunState::Running | ProvisionRunState::Stopped => Exit::Waiting,
+        ProvisionRunState::Aborted => Exit::Stopped,
     }
 }
 

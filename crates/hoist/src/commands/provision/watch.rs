@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use hoist_api::client::{Client, ClientError};
-use hoist_api::provision::{NodeRunState, Run, RunNode, RunState};
+use hoist_api::provision::{NodeRunState, ProvisionRun, ProvisionRunState, RunNode};
 use hoist_diagnostic::chain;
 use hoist_model::Exit;
 use rustix::termios::tcgetwinsize;
@@ -47,7 +47,7 @@ pub(super) async fn watch(shell: &mut Shell, client: &Client, name: &str) -> Res
             found => found?,
         };
         is_away = false;
-        let is_over = run.state != RunState::Running;
+        let is_over = run.state != ProvisionRunState::Running;
         if is_live {
             // Moves up to the first line and redraws everything below.
             let up = if drawn > 0 { format!("\x1b[{drawn}A\x1b[J") } else { String::new() };
@@ -82,7 +82,7 @@ fn size() -> (usize, usize) {
 
 /// Each line is shorter than the terminal, and all of them fit on it: lines that have scrolled away
 /// cannot be redrawn. Failures come first, then running nodes.
-fn lines(run: &Run, columns: usize, rows: usize) -> Vec<String> {
+fn lines(run: &ProvisionRun, columns: usize, rows: usize) -> Vec<String> {
     let mut all = vec![headline(run)];
     // The terminal scrolls if its last line is used too, and one line counts the omitted nodes.
     let room = rows.saturating_sub(3).max(1);
@@ -126,7 +126,11 @@ fn cut(line: &str, columns: usize) -> String {
     line.chars().take(most.saturating_sub(1)).chain(['…']).take(most).collect()
 }
 
-fn changes(printer: &mut Printer, before: Option<&Run>, run: &Run) -> Result<(), Failure> {
+fn changes(
+    printer: &mut Printer,
+    before: Option<&ProvisionRun>,
+    run: &ProvisionRun,
+) -> Result<(), Failure> {
     let before = before.into_iter().flat_map(|run| &run.nodes);
     let before: HashMap<_, &RunNode> = before.map(|node| (node.id, node)).collect();
     for node in &run.nodes {
@@ -166,7 +170,7 @@ mod tests {
         let mut nodes: Vec<_> = (0..500).map(|n| node(&format!("n{n}"), "done")).collect();
         nodes.push(node("late", "booting"));
         nodes.push(node("bad", "failed"));
-        let run: Run = serde_json::from_value(json!({
+        let run: ProvisionRun = serde_json::from_value(json!({
             "run": "r", "state": "running", "selector": "*", "by": "me",
             "started": "2026-01-02T03:04:05Z", "nodes": nodes, "counts": {
                 "waiting": 0, "active": 1, "done": 500, "failed": 1, "aborted": 0,

@@ -42,8 +42,8 @@ impl Runs {
                 driver.run();
                 Ok(())
             });
-            if let Err(fault) = driven {
-                let broken = runs.broken(&of, &fault);
+            if let Err(error) = driven {
+                let broken = runs.broken(&of, &error);
                 runs.0.known.lock().insert(of, broken);
             }
         };
@@ -131,6 +131,7 @@ impl Driver {
         // What agents hold of one that is broken is needed when it goes on.
         if is_ended {
             inner.context.gateway.dispatcher.close(&id);
+            transport.forget();
         }
         match journal.journal.claim.take() {
             Some(claim) if is_ended && is_final => claim.end(&self.entry.file),

@@ -20,15 +20,17 @@ use crate::deploy::transport::Transport;
 
 /// Why a run is read back.
 pub(super) enum Why<'a> {
-    /// It had not ended when its controller did.
+    /// It had not ended when this controller did.
     Unfinished,
+    /// Its controller is gone.
+    Left,
     /// A resume with these records; the flag allows other runs on its nodes.
     Asked(&'a [Record], bool),
 }
 
-/// Contains a panic: a fault in one run must not affect the others.
+/// Contains a panic: a bug in one run must not affect the others.
 pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, RunsError>) -> Result<T, RunsError> {
-    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(RunsError::Fault))
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(RunsError::Panicked))
 }
 
 impl Runs {
@@ -103,7 +105,7 @@ impl Runs {
         unknown_runs.retain(|id| !ids.contains(id) && !is_here(id));
         dispatcher.disown(unknown_runs);
         for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
-            match caught(|| self.take_up(&id, &Why::Unfinished)) {
+            match caught(|| self.take_up(&id, &Why::Left)) {
                 Ok(()) => tracing::info!(run = id, "taken over"),
                 Err(RunsError::Folder(FolderError::InUse)) => {}
                 Err(error) => {
@@ -150,26 +152,37 @@ impl Runs {
         }
         let came_back = match why {
             Why::Asked(..) => self.settled(id)?,
-            Why::Unfinished => Vec::new(),
+            Why::Unfinished | Why::Left => Vec::new(),
         };
         let gate = match why {
             Why::Asked(..) => self.gate()?,
-            Why::Unfinished => None,
+            Why::Unfinished | Why::Left => None,
         };
         let claim = self.claim(id)?;
-        let stored = match &self.0.shared {
+        let mut stored = match &self.0.shared {
             Some(shared) => shared.read(id)?,
             None => None,
         };
-        if let Some(stored) = &stored {
-            folder::adopt(&self.0.root, id, stored)?;
-        } else if let Some(shared) = &self.0.shared
-            && matches!(why, Why::Unfinished)
-            && shared.has_ended(id).map_err(FolderError::from)?
+        if let Some(shared) = &self.0.shared
+            && !matches!(why, Why::Asked(..))
+            && match &stored {
+                Some(stored) => stored.has_ended,
+                None => shared.has_ended(id).map_err(FolderError::from)?,
+            }
         {
             // Another controller owns the run; the local part is incomplete.
-            folder::remove(&self.0.root, id).map_err(FolderError::from)?;
+            if folder::is_there(&self.0.root, id) {
+                folder::remove(&self.0.root, id).map_err(FolderError::from)?;
+            }
+            if let Some(claim) = claim {
+                claim.leave();
+            }
             return Err(FolderError::InUse.into());
+        }
+        let mut is_new_host = false;
+        if let Some(stored) = &mut stored {
+            is_new_host = stored.file.is_driven_on(&folder::host());
+            folder::adopt(&self.0.root, id, stored)?;
         }
         let file = folder::read_run(&self.0.root, id)?;
         let mut back = folder::open(&self.0.root, id)?;
@@ -177,8 +190,10 @@ impl Runs {
         let on_crash = back.plan.draft().on_crash;
         let said = match why {
             Why::Asked(said, _) => [&came_back, *said].concat(),
-            Why::Unfinished if back.crashed && run.outcome().is_none() => after_crash(on_crash),
-            Why::Unfinished => Vec::new(),
+            Why::Unfinished | Why::Left if back.crashed && run.outcome().is_none() => {
+                after_crash(on_crash)
+            }
+            Why::Unfinished | Why::Left => Vec::new(),
         };
         // Whatever was said counts before anything is done.
         let before = back.records.len();
@@ -194,11 +209,16 @@ impl Runs {
             }
             return Err(shared);
         }
-        if let (Some(claim), None) = (&claim, &stored) {
-            let known = &back.records[..before];
-            let published = claim.publish(&file, &back.plan, known, gate.as_ref());
-            published.map_err(FolderError::from)?;
-        }
+        let published = match (&claim, &stored) {
+            (Some(claim), None) => {
+                claim.publish(&file, &back.plan, &back.records[..before], gate.as_ref())
+            }
+            (Some(claim), Some(stored)) if stored.has_ended || is_new_host => {
+                claim.reopen(&file, gate.as_ref())
+            }
+            _ => Ok(()),
+        };
+        published.map_err(FolderError::from)?;
         let said = &back.records[before..];
         if !said.is_empty() {
             back.folder.go_on().map_err(FolderError::from)?;
@@ -215,7 +235,11 @@ impl Runs {
         // Registers before the recovery counts as complete.
         let transport = Transport::new(&self.0.context, &entry, &folder, &run);
         let driver = Driver { runs, shown, entry, folder, run, transport, told };
-        self.spawn(driver, "deploy.run.resumed")
+        let told = match why {
+            Why::Left => "deploy.run.taken_over",
+            Why::Unfinished | Why::Asked(..) => "deploy.run.resumed",
+        };
+        self.spawn(driver, told)
     }
 }
 
@@ -236,8 +260,8 @@ mod tests {
 
     #[test]
     fn a_fault_in_one_run_is_told_as_one_and_goes_no_further() {
-        let fault = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
-        assert!(matches!(fault, RunsError::Fault));
+        let error = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
+        assert!(matches!(error, RunsError::Panicked));
         assert_eq!(caught(|| Ok(7)).expect("it ended well"), 7);
     }
 }

@@ -41,7 +41,6 @@ pub(in crate::deploy) fn told_gaps(plan: &Plan, gaps: &[Gap]) -> Vec<String> {
     let told = |(task, kind, names): (&str, GapKind, Vec<&str>)| {
         let why = match kind {
             GapKind::NoUndo => "the task has no `undo`",
-            GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
             GapKind::CommitPoint => "it cannot be undone",
             GapKind::TooMany => "it was tried too often",
         };
@@ -79,12 +78,8 @@ impl Runs {
         };
         let gap = |step: &Step| {
             let action = actions.get(&step.call.action);
-            if !action.is_some_and(|action| action.can_undo(&step.call.input)) {
-                return Some(GapKind::NoUndo);
-            }
-            let subject = step.subject.map(|at| plan.draft().subjects[at as usize].as_str());
-            let is_far = subject.is_some_and(|node| self.0.context.is_by_ssh(node));
-            is_far.then_some(GapKind::NotThere)
+            let can = action.is_some_and(|action| action.can_undo(&step.call.input));
+            (!can).then_some(GapKind::NoUndo)
         };
         Ok(undo_plan(run, &file.id, is_wanted, gap))
     }
@@ -193,7 +188,7 @@ impl Runs {
             return Ok(true);
         }
         let Some(shared) = &self.0.shared else { return Ok(false) };
-        Ok(shared.read(id)?.is_some() || shared.has_ended(id).map_err(FolderError::from)?)
+        Ok(shared.file(id)?.is_some() || shared.has_ended(id).map_err(FolderError::from)?)
     }
 
     /// The latest run that undoes this one.
@@ -283,8 +278,8 @@ fn is_ended_by_crash(records: &[Record]) -> bool {
 
 /// The id of the run that undoes this one up to the last of these records.
 fn id_of_undo(file: &RunFile, records: &[Record]) -> String {
-    let (name, at) =
-        (format!("{}/{}", file.id, records.len()), records.last().map_or(0, Record::at));
+    let name = format!("{}/{}", file.id, records.len());
+    let at = records.last().map_or(0, Record::at);
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
     let mut bits = [0; 16];
     bits.copy_from_slice(&digest.as_ref()[..16]);

@@ -12,10 +12,12 @@ use hoist_engine::action::Prediction;
 use hoist_engine::execute::{DryRun, Job, JobKind};
 use hoist_engine::plan::{Call, Step};
 use hoist_engine::pull::HEARTBEAT;
-use hoist_engine::ssh::{self, SshDryRun};
+use hoist_engine::ssh::SshDryRun;
 use serde_json::Value;
 
-use super::{Arc, BaseDirectory, Outputs, Plan, RunContext, Site, Way, action, chain, secret, way};
+use super::{
+    Arc, BaseDirectory, ExecutionSite, Outputs, Plan, RunContext, Way, action, chain, secret, way,
+};
 use crate::deploy::runs::now_ms;
 
 /// No two dry runs of one controller have the same name.
@@ -36,38 +38,28 @@ pub(in crate::deploy) struct DryRunResult {
     pub(in crate::deploy) left_out: usize,
 }
 
+/// The remedy for an action that an agent does not know.
+pub(in crate::deploy) const INSTALL_PLUGIN: &str =
+    "install its plug-in there, and start the agent anew";
+
 /// An action that cannot be done on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::deploy) struct MissingAction {
     node: String,
     action: String,
-    is_by_ssh: bool,
 }
 
 impl fmt::Display for MissingAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, action, is_by_ssh } = self;
-        if *is_by_ssh {
-            return write!(f, "`{action}` cannot be done through ssh, as `{node}` is reached");
-        }
-        write!(f, "there is no action `{action}` on `{node}`")
-    }
-}
-
-impl MissingAction {
-    pub(in crate::deploy) fn remedy(&self) -> &'static str {
-        if self.is_by_ssh {
-            "start an agent there"
-        } else {
-            "install its plug-in there, and start the agent anew"
-        }
+        let Self { node, action } = self;
+        write!(f, "action `{action}` not found on `{node}`")
     }
 }
 
 impl RunContext {
     /// Of all that is done in a plan but `kept`. Nothing is changed.
     pub(in crate::deploy) fn dry_run(&self, plan: &Plan, kept: &BTreeSet<StepId>) -> DryRunResult {
-        let site = Site {
+        let site = ExecutionSite {
             catalog: self.catalog(),
             secrets: Arc::clone(&self.secrets) as Arc<dyn action::Secrets>,
             outputs: Outputs::none(),
@@ -102,7 +94,7 @@ impl RunContext {
         }
         let far = by_agent.iter().chain(&by_ssh);
         let mut asked: BTreeSet<StepId> = far.map(|job| job.number).collect();
-        let ssh = SshDryRun::new(self.ssh(Outputs::none()), by_ssh, &send);
+        let ssh = SshDryRun::new(&name, self.ssh(), by_ssh, send.clone());
         self.gateway.dispatcher.predict(&name, by_agent, send);
         for id in &meant {
             let came = match way(&ways, plan, *id) {
@@ -141,26 +133,23 @@ impl RunContext {
         let node = plan.subject(id);
         let heard = self.gateway.dispatcher.heard(node);
         if heard.is_none_or(|at| at.elapsed() > 2 * HEARTBEAT) {
-            return Some(format!("the agent of `{node}` was not heard of lately"));
+            return Some(format!("the agent of `{node}` sent no message recently"));
         }
         let action = self.missing_in(node, plan.step(id)?)?;
-        Some(format!("there is no action `{action}` on `{node}`"))
+        Some(format!("action `{action}` not found on `{node}`"))
     }
 
-    /// Actions that a plan wants of agents which have said that they do not have them, and those that
-    /// cannot be done through ssh where nodes are reached so.
+    /// Actions that a plan wants of agents which have said that they do not have them.
     pub(in crate::deploy) fn missing(&self, plan: &Plan) -> BTreeSet<MissingAction> {
         let ways = self.ways(plan.draft().subjects.iter().map(String::as_str));
-        let catalog = self.catalog();
         let missing = |id: StepId| {
             let step = plan.step(id).filter(|step| step.skip.is_none())?;
             let node = plan.subject(id);
-            let (action, is_by_ssh) = match way(&ways, plan, id)? {
-                Way::Agent => (self.missing_in(node, step)?, false),
-                Way::Ssh => (ssh::cannot_do(&catalog, step)?, true),
-                Way::Local | Way::None(_) => return None,
-            };
-            Some(MissingAction { node: node.to_owned(), action: action.to_owned(), is_by_ssh })
+            if *way(&ways, plan, id)? != Way::Agent {
+                return None;
+            }
+            let action = self.missing_in(node, step)?;
+            Some(MissingAction { node: node.to_owned(), action: action.to_owned() })
         };
         plan.ids().filter_map(missing).collect()
     }

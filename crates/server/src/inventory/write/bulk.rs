@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use hoist_api::Code;
 use hoist_api::inventory::{DeleteRequest, RenewRequest};
+use hoist_diagnostic::Diagnostic;
 use hoist_model::document::{self, Document};
 use hoist_model::{Kind, Name};
 use hoist_site::registry::{Terms, mint_id};
@@ -14,7 +15,7 @@ use serde::Deserialize;
 use super::node::there;
 use super::{WriteQuery, Writer, applied};
 use crate::inventory::nodes::bad_parameter;
-use crate::inventory::refusal::{MAX_FAULTS, invalid_documents};
+use crate::inventory::refusal::{MAX_DIAGNOSTICS, invalid_documents};
 use crate::inventory::{NDJSON, etag};
 use hoist_chassis::extract::{Flag, Json, Query, body_failure};
 use hoist_chassis::failure::Failure;
@@ -100,7 +101,7 @@ struct Lines {
     /// A line whose end has not arrived yet.
     partial: Vec<u8>,
     number: usize,
-    errors: Vec<document::DocumentError>,
+    errors: Vec<Diagnostic>,
 }
 
 impl Lines {
@@ -136,16 +137,11 @@ impl Lines {
             let detail = format!("line {} is not UTF-8", self.number);
             return Err(Failure::new(Code::MalformedBody, detail));
         };
-        match document::from_json("body", text) {
+        match document::from_json("body", self.number, text) {
             Ok(document) => self.documents.push(document),
-            Err(errors) => {
-                let number = self.number;
-                self.errors.extend(
-                    errors.into_iter().map(|e| document::DocumentError { line: number, ..e }),
-                );
-            }
+            Err(found) => self.errors.extend(found),
         }
-        if self.errors.len() >= MAX_FAULTS {
+        if self.errors.len() >= MAX_DIAGNOSTICS {
             return Err(invalid_documents(std::mem::take(&mut self.errors)));
         }
         if self.documents.len() > MAX_DOCUMENTS {

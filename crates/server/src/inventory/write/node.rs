@@ -185,13 +185,13 @@ fn name_of(body: &Node, known: Option<&Name>) -> Result<Name, Failure> {
 /// The spec of a body, if it is right by itself.
 fn checked(name: &Name, body: Node) -> Result<NodeSpec, Failure> {
     let spec = body.into_spec();
-    let faults = spec.check();
-    if faults.is_empty() {
+    let diagnostics = spec.check();
+    if diagnostics.is_empty() {
         return Ok(spec);
     }
-    let detail = format!("Node {name}: {}", faults[0]);
+    let detail = format!("Node {name}: {}", diagnostics[0]);
     let mut problem = hoist_api::Problem::new(Code::InvalidBody, detail);
-    for Diagnostic { at, message, hint } in faults {
+    for Diagnostic { at, message, hint } in diagnostics {
         problem = problem.with_diagnostic(hoist_diagnostic::Diagnostic { at, message, hint });
     }
     Err(problem.into())
@@ -223,7 +223,7 @@ pub(super) fn there(draft: &Draft<'_>, id: NodeId) -> Result<(), WriteError> {
     }
 }
 
-/// Changes what the server keeps beside the spec.
+/// Changes the server's fields of a node, which are not in the spec.
 async fn amend(
     writer: Writer,
     id: &str,
@@ -346,7 +346,7 @@ pub(in crate::inventory) async fn put_state(
     let sight = Sight::new(&principal, Verb::Write, &roster);
     let node = roster.by_id(id).filter(|node| sight.reaches(&roster, node));
     let node = node.ok_or_else(|| no_such_node(id))?;
-    // Observations come all the time and are no decision of anybody: they are not audited.
+    // Observations are frequent and not decisions, so they are not audited.
     audit.nothing_written();
     inventory.states.set(id, state.clone()).await?;
     let told = serde_json::json!({ "state": state });
@@ -389,8 +389,8 @@ pub(in crate::inventory) async fn swap(
 }
 
 fn refused(name: &Name, at: &str, message: String) -> WriteError {
-    let fault = Diagnostic::new(at, message);
-    WriteError::Refused(vec![Refusal::of(Reason::Invalid, Kind::Node, name, fault)])
+    let diagnostic = Diagnostic::new(at, message);
+    WriteError::Refused(vec![Refusal::of(Reason::Invalid, Kind::Node, name, diagnostic)])
 }
 
 fn replace_macs(draft: &mut Draft<'_>, id: NodeId, body: &SwapRequest) -> Result<(), WriteError> {

@@ -4,7 +4,7 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
-use hoist_model::document::{Document, DocumentName, Spec};
+use hoist_model::document::Document;
 use hoist_model::{Kind, Name};
 use hoist_site::Roster;
 use hoist_site::registry::WriteError;
@@ -26,22 +26,16 @@ async fn put(
     headers: &HeaderMap,
     document: Document,
 ) -> Result<(), Failure> {
-    let faults = document.check();
-    if !faults.is_empty() {
-        let error = |fault: hoist_diagnostic::Diagnostic| hoist_model::document::DocumentError {
-            source: "body".to_owned(),
-            line: 0,
-            column: 0,
-            subject: Some(format!("{} {}", document.kind(), document.name)),
-            message: format!("{}: {}", fault.at, fault.message),
-            hint: fault.hint,
-        };
-        return Err(invalid_documents(faults.into_iter().map(error).collect()));
+    let found = document.check();
+    if !found.is_empty() {
+        let subject = format!("{} {}", document.kind(), document.name());
+        let found = found.into_iter().map(|found| found.within(&subject));
+        return Err(invalid_documents(found.collect()));
     }
     writer
         .write(query.terms(), |draft| {
             let roster = writer.inventory.roster();
-            let tag = tag_of(&roster, document.kind(), &document.name.to_string());
+            let tag = tag_of(&roster, document.kind(), &document.name().to_string());
             etag::check(headers, tag.as_deref())?;
             draft.apply(vec![document.clone()], &mut hoist_site::registry::mint_id);
             Ok(())
@@ -126,8 +120,7 @@ pub(in crate::inventory) async fn put_group(
     check_name("partition", body.partition.as_ref(), &key.partition)?;
     check_name("name", body.name.as_ref(), &key.name)?;
     let sent = body.clone();
-    let document =
-        Document { name: DocumentName::Group(key.clone()), spec: Spec::Group(body.into_spec()) };
+    let document = Document::Group(key.clone(), body.into_spec());
     put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let sight = Sight::new(&writer.principal, Verb::Read, &roster);
@@ -155,8 +148,7 @@ pub(in crate::inventory) async fn put_partition(
     let name = parse_name(&name)?;
     check_name("name", body.name.as_ref(), &name)?;
     let sent = body.clone();
-    let document =
-        Document { name: DocumentName::Plain(name.clone()), spec: Spec::Partition(body.into()) };
+    let document = Document::Partition(name.clone(), body.into());
     put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let after = roster.partition(&name).map_or(sent, |partition| partition.as_ref().into());
@@ -183,8 +175,7 @@ pub(in crate::inventory) async fn put_network(
     let name = parse_name(&name)?;
     check_name("name", body.name.as_ref(), &name)?;
     let sent = body.clone();
-    let document =
-        Document { name: DocumentName::Plain(name.clone()), spec: Spec::Network(body.into()) };
+    let document = Document::Network(name.clone(), body.into());
     put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let after = roster.network(&name).map_or(sent, |network| network.as_ref().into());

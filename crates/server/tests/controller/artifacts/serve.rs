@@ -123,7 +123,7 @@ async fn only_content_can_be_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_machines_get_the_same_bytes_at_once() {
+async fn concurrent_downloads_get_the_same_bytes() {
     let site = Site::start().await;
     let image = content(5 * MIB + 1, 4);
     site.add_artifact("image", &image).await;

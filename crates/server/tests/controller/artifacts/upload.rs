@@ -136,7 +136,7 @@ fn pieces() -> (mpsc::Sender<Result<Bytes, std::io::Error>>, reqwest::Body) {
 }
 
 #[tokio::test]
-async fn one_brings_content_at_a_time() {
+async fn concurrent_upload_of_the_same_content_is_refused() {
     let site = Site::start().await;
     let image = content(2 * MIB, 5);
     site.apply(&[artifact("image", &image)]).await;

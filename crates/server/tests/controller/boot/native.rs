@@ -175,9 +175,12 @@ async fn a_template_that_loops_or_fails_is_refused_and_nothing_changes() {
     ] {
         let answer = site.try_apply("", &[template(text)]).await;
         let problem = answer.problem(400, "invalid-body");
-        let fault = &problem.errors[0];
-        assert_eq!(fault.at, "BootConfig own: template");
-        assert!(fault.message.contains(expected) && fault.message.contains("`n1`"), "{fault:?}");
+        let diagnostic = &problem.errors[0];
+        assert_eq!(diagnostic.at, "BootConfig own: template");
+        assert!(
+            diagnostic.message.contains(expected) && diagnostic.message.contains("`n1`"),
+            "{diagnostic:?}"
+        );
     }
     assert_eq!(site.revision(), revision);
     assert_eq!(script(&site, 1).await, before);

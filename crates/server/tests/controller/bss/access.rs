@@ -28,6 +28,11 @@ async fn boot_parameters_need_a_token_unless_the_site_says_otherwise() {
     let written = site.audit().await;
     let entry = written.iter().rfind(|entry| entry.method == "PUT").unwrap();
     assert_eq!(entry.route, PATH);
+    assert_eq!(entry.object, "1 created: BootParameters/Default (kernel)");
+    let more = json!({"hosts": ["Default"], "params": "quiet"});
+    site.ask_as(&writer, "PATCH", PATH).json(&more).send().await.expect(200);
+    let entry = site.audit().await.into_iter().next_back().unwrap();
+    assert_eq!(entry.object, "1 changed: BootParameters/Default (params)");
 }
 
 #[tokio::test]
@@ -47,7 +52,7 @@ async fn open_site_lets_anonymous_clients_write_and_counts_them() {
 }
 
 #[tokio::test]
-async fn with_a_key_set_any_token_it_verifies_will_do() {
+async fn key_set_accepts_every_token_that_it_verifies() {
     let keys = tempfile::NamedTempFile::new().expect("a file");
     let issuer = Issuer::new("one");
     publish(keys.path(), &[&issuer]);

@@ -22,11 +22,11 @@ pub(crate) enum Manner {
 #[derive(Debug)]
 pub(crate) struct Helper {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     manner: Mutex<Manner>,
     /// Path and body of every request.
     got: Mutex<Vec<(String, String)>>,
@@ -34,7 +34,7 @@ struct Shared {
 
 impl Helper {
     pub(crate) async fn start(manner: Manner) -> Self {
-        let shared = Arc::new(Shared { manner: Mutex::new(manner), got: Mutex::default() });
+        let shared = Arc::new(SharedState { manner: Mutex::new(manner), got: Mutex::default() });
         let routes = Router::new().fallback(answer).with_state(Arc::clone(&shared));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -64,7 +64,7 @@ impl Helper {
     }
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, body: String) -> Response {
+async fn answer(State(shared): State<Arc<SharedState>>, uri: Uri, body: String) -> Response {
     shared.got.lock().push((uri.path().to_owned(), body));
     let manner = shared.manner.lock().clone();
     match manner {

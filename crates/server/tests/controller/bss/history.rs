@@ -31,7 +31,7 @@ async fn site() -> Site {
 }
 
 #[tokio::test]
-async fn there_is_one_row_per_node_and_endpoint() {
+async fn history_has_one_row_per_node_and_endpoint() {
     let site = site().await;
     assert_eq!(rows(&site, "").await, json!([]));
     let before = jiff::Timestamp::now().as_second();

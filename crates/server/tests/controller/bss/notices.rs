@@ -69,7 +69,7 @@ async fn a_join_token_is_fetched_for_the_node_and_its_role() {
 }
 
 #[tokio::test]
-async fn without_a_token_there_is_no_script_and_no_history() {
+async fn node_without_a_join_token_gets_no_script_and_no_history() {
     let spire = Helper::start(token("")).await;
     let site = site(Some(spire.url()), None).await;
     let large = json!({"join_token": "x".repeat(5000)}).to_string();
@@ -101,6 +101,13 @@ async fn a_site_without_spire_says_what_is_missing() {
     let problem = site.get(&script(0)).await.expect(500).json();
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("boot.spire_url"), "{detail}");
+    let explain =
+        async |node: &str| site.get(&format!("/boot/v2/explain/{node}")).await.expect(200).json();
+    let found = explain("n0").await;
+    let problem = found["problem"].as_str().expect("a problem");
+    assert!(problem.contains("boot.spire_url"), "{problem}");
+    let found = explain("n3").await;
+    assert_eq!(found.get("problem"), None, "it wants no token: {found}");
     site.stop().await;
 }
 

@@ -7,7 +7,7 @@ use hoist_api::client::{Access, Client};
 use hoist_deploy::actions;
 use hoist_engine::action::Cancel;
 use hoist_engine::execute::{BaseDirectory, NoSecrets};
-use hoist_engine::pull::{Orders, Report, Transport, Unreachable, Worker, WorkerSetup};
+use hoist_engine::pull::{Orders, Transport, Unreachable, Worker, WorkerReport, WorkerSetup};
 use hoist_testkit::eventually_async;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ struct Lossy {
 }
 
 impl Transport for Lossy {
-    fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
+    fn exchange(&mut self, report: &WorkerReport) -> Result<Orders, Unreachable> {
         self.number += 1;
         let answered = self.runtime.block_on(self.client.work("n1", report));
         let orders: Orders = answered.map_err(|error| Unreachable(error.to_string()))?;
@@ -104,7 +104,7 @@ async fn an_agent_says_what_would_change_on_its_node_and_changes_nothing() {
     };
     let reason = |one: &Value| one["reason"].as_str().unwrap_or_default().to_owned();
     let nobody = predict().await;
-    assert_eq!(reason(&nobody[0]), "the agent of `n1` was not heard of lately");
+    assert_eq!(reason(&nobody[0]), "the agent of `n1` sent no message recently");
 
     let node = dir.path().join("nodes/n1");
     fs_err::create_dir_all(&node).expect("a directory");
@@ -120,7 +120,7 @@ async fn an_agent_says_what_would_change_on_its_node_and_changes_nothing() {
     assert!(found[0]["diff"].as_str().expect("a diff").ends_with("-old\n+new\n"), "{found:#?}");
     assert_eq!((&found[1]["instance"], &found[1]["change"]), (&json!("same@n1"), &json!("none")));
     assert_eq!(reason(&found[2]), "`shell` cannot tell before it is done");
-    assert_eq!(reason(&found[3]), "the agent of `n2` was not heard of lately");
+    assert_eq!(reason(&found[3]), "the agent of `n2` sent no message recently");
     assert!(!node.join("there").exists(), "nothing was done");
     assert_eq!(fs_err::read_to_string(node.join("page")).expect("a file"), "old\n");
     agent.end();
@@ -144,10 +144,10 @@ async fn action_missing_on_an_agent_is_named_before_the_run() {
         Some(plan().await["diagnostics"].clone()).filter(|diagnostics| !diagnostics.is_null())
     })
     .await;
-    assert_eq!(told[0]["message"], "there is no action `motd` on `n1`");
+    assert_eq!(told[0]["message"], "action `motd` not found on `n1`");
     assert_eq!((&told[0]["severity"], &told[0]["code"]), (&json!("warning"), &json!("W605")));
     let problem = site.post(RUNS, &tasks(text)).await.problem(409, "conflict");
-    assert!(problem.detail.contains("no action `motd` on `n1`"), "{}", problem.detail);
+    assert!(problem.detail.contains("action `motd` not found on `n1`"), "{}", problem.detail);
     assert!(!dir.path().join("nodes/n1/there").exists(), "nothing has begun");
     agent.end();
     site.stop().await;

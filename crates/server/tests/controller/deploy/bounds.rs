@@ -23,9 +23,9 @@ async fn failure(site: &Site, may_use: &str, command: &str) -> (String, String) 
     let run = site.post(RUNS, &tasks(may_use, command)).await.expect(201).json();
     let ended = until(site, run["id"].as_str().expect("an id"), "ended").await;
     assert_eq!(ended["outcome"], "failed", "{ended:#}");
-    let trouble = &ended["failures"][0];
-    let reason = trouble["reason"].as_str().expect("a reason").to_owned();
-    (reason, trouble["output"].to_string())
+    let failure = &ended["failures"][0];
+    let reason = failure["reason"].as_str().expect("a reason").to_owned();
+    (reason, failure["output"].to_string())
 }
 
 #[tokio::test]

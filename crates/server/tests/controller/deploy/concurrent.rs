@@ -180,7 +180,7 @@ async fn runs_of_other_controllers_count_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_controllers_that_begin_on_one_node_at_once_one_does() {
+async fn one_of_two_controllers_starts_a_run_on_the_same_node() {
     let (first, second) = two().await;
     for round in 0..5 {
         let hold =

@@ -52,7 +52,7 @@ async fn input_a_plug_in_rejects_is_reported_before_the_run() {
     let site = site_with(|config| config.deploy.plugins = Some(examples())).await;
     let wrong = TASKS.replace("text: Welcome.}}\n  look", "txt: Welcome.}}\n  look");
     let answer = site.post("/deploy/v1/plans", &request(&wrong)).await.expect(200).json();
-    assert!(answer.to_string().contains("there is no such field"), "{answer:#}");
+    assert!(answer.to_string().contains("unknown field"), "{answer:#}");
     assert_eq!(answer["plan"], Value::Null);
     site.stop().await;
 }
@@ -66,16 +66,16 @@ async fn a_plug_in_that_comes_or_goes_is_noticed_without_a_restart() {
         let answer = site.post("/deploy/v1/plans", &request(TASKS)).await.expect(200).json();
         answer["diagnostics"].to_string()
     };
-    assert!(plan().await.contains("there is no action `motd`"));
+    assert!(plan().await.contains("action `motd` not found"));
     let path = plugins.join("hoist-action-motd");
     fs_err::copy(examples().join("hoist-action-motd"), &path).expect("a plug-in");
     assert_eq!(plan().await, "null");
     fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("a mode");
-    assert!(plan().await.contains("there is no action `motd`"), "nobody may run it");
+    assert!(plan().await.contains("action `motd` not found"), "nobody may run it");
     fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     assert_eq!(plan().await, "null");
     fs_err::remove_file(&path).expect("a plug-in");
-    assert!(plan().await.contains("there is no action `motd`"));
+    assert!(plan().await.contains("action `motd` not found"));
     site.stop().await;
 }
 

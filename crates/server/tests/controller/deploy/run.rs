@@ -48,7 +48,7 @@ async fn local_execution_needs_the_consent_of_the_site() {
 }
 
 #[tokio::test]
-async fn only_what_is_left_is_done_when_a_run_is_resumed() {
+async fn resume_runs_only_the_remaining_steps() {
     let site = site().await;
     let vertices = [
         step("first@n1", 1, "echo once >> first", &[]),
@@ -63,10 +63,10 @@ async fn only_what_is_left_is_done_when_a_run_is_resumed() {
     let run = start(&site, &plan(&vertices)).await;
     let failed = until(&site, &run, "ended").await;
     assert_eq!(failed["outcome"], "failed");
-    let trouble = &failed["failures"][0];
-    assert_eq!(trouble["name"], "check@n1");
-    assert_eq!(trouble["output"], json!(["no such file"]));
-    assert_eq!((&trouble["blocks"], &trouble["blocked_nodes"]), (&json!(1), &json!(1)));
+    let failure = &failed["failures"][0];
+    assert_eq!(failure["name"], "check@n1");
+    assert_eq!(failure["output"], json!(["no such file"]));
+    assert_eq!((&failure["blocks"], &failure["blocked_nodes"]), (&json!(1), &json!(1)));
     let explained = site.get(&format!("{RUNS}/{run}/explain/last@n2")).await.expect(200).json();
     let because = explained["because"].to_string();
     assert!(because.contains("check@n1") && because.contains("blocked"), "{because}");
@@ -169,7 +169,7 @@ async fn results_of_another_project_do_not_count_as_done() {
 }
 
 #[tokio::test]
-async fn only_what_was_blocked_can_be_chosen() {
+async fn selection_can_be_limited_to_blocked_instances() {
     let site = site().await;
     let tasks = "hoist: 1\ntasks:\n  a: {on: '*', run: [{shell: 'test -e fixed'}]}\n  \
                  b: {on: '*', requires: [a], run: [{shell: 'touch b'}]}\n";

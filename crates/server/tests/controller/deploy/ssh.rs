@@ -1,6 +1,10 @@
 //! Nodes that are reached by ssh: a real sshd.
 
+use std::path::Path;
+
+use hoist_engine::ssh::Login;
 use hoist_server::controller::Config;
+use hoist_testkit::eventually_async;
 use hoist_testkit::sshd::SshServer;
 use serde_json::{Value, json};
 
@@ -10,8 +14,21 @@ use crate::site::Site;
 fn settings(sshd: &SshServer, config: &mut Config) {
     let deploy = &mut config.deploy;
     deploy.ssh = Some("*".parse().expect("a selector"));
-    (deploy.ssh_key, deploy.ssh_port) = (Some(sshd.key()), Some(sshd.port()));
-    deploy.ssh_known_hosts = Some(sshd.known_hosts());
+    *deploy.ssh_login = Login {
+        key: Some(sshd.key()),
+        port: Some(sshd.port()),
+        known_hosts: Some(sshd.known_hosts()),
+        ..Login::default()
+    };
+    let arguments = ["--ignored", "--exact", "deploy::ssh::work_over_ssh", "--nocapture"];
+    deploy.ssh_arguments = arguments.map(str::to_owned).to_vec();
+}
+
+/// Not a test: what works on the nodes.
+#[test]
+#[ignore = "others start it"]
+fn work_over_ssh() {
+    let _ = hoist_engine::ssh::serve(|_| hoist_deploy::actions::catalog(), None);
 }
 
 /// Nodes `n1`, `n2` and `n3`, of which only the first has an address.
@@ -52,6 +69,7 @@ async fn a_run_on_far_nodes_comes_to_its_end_and_what_was_printed_is_kept() {
     assert_eq!(["first", "last"].map(|name| lines(&sshd, name)), [1, 1]);
     let output = site.get(&format!("{RUNS}/{run}/output/last@n1/1")).await.expect(200);
     assert!(output.text().contains("x\nthe end"), "{}", output.text());
+    predicts(&sshd, &site).await;
     site.stop().await;
 }
 
@@ -65,7 +83,7 @@ async fn a_node_that_ssh_cannot_or_may_not_reach_is_named_with_the_reason() {
     site.stop().await;
     let another = SshServer::start();
     let site = far(&sshd, |config| {
-        config.deploy.ssh_known_hosts = Some(another.known_hosts());
+        config.deploy.ssh_login.known_hosts = Some(another.known_hosts());
     })
     .await;
     let run = start(&site, &plan(&[step("a@n1", 1, "touch $HOME/there", &[])])).await;
@@ -75,10 +93,8 @@ async fn a_node_that_ssh_cannot_or_may_not_reach_is_named_with_the_reason() {
     site.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn remote_dry_run_reports_changes_and_makes_none() {
-    let sshd = SshServer::start();
-    let site = far(&sshd, |_| {}).await;
+/// A dry run reports changes and makes none.
+async fn predicts(sshd: &SshServer, site: &Site) {
     let home = sshd.file("");
     let path = |name: &str| home.join(name).display().to_string();
     fs_err::write(home.join("page"), "old\n").expect("a file");
@@ -100,40 +116,35 @@ async fn remote_dry_run_reports_changes_and_makes_none() {
     let answer = site.post(&format!("{RUNS}?dry_run=1&predict=1"), &body).await.expect(200).json();
     let found = &answer["predictions"];
     let diff = |at: usize| found[at]["diff"].as_str().unwrap_or_default();
-    assert!(diff(0).ends_with("@@ -1 +1 @@\n-old\n+new\n"), "{found:#}");
+    assert!(diff(0).ends_with("@@ -1,1 +1,1 @@\n-old\n+new\n"), "{found:#}");
     assert_eq!(found[1]["change"], "none", "{found:#}");
     assert!(diff(2).ends_with("+fresh\n"), "{found:#}");
     assert!(diff(3).contains("does not exist\n(not shown"), "{found:#}");
     assert!(!diff(3).contains("hidden\n"), "{found:#}");
     assert_eq!(found[4]["reason"], "`shell` cannot tell before it is done");
-    assert_eq!(found[5]["reason"], "`shell` cannot tell before it is done");
+    assert_eq!(found[5]["reason"], "node `n2` has no address; give an interface one");
     for name in ["fresh", "hidden", "there"] {
         assert!(!sshd.file(name).exists(), "{name}");
     }
     assert_eq!(fs_err::read_to_string(sshd.file("page")).expect("a file"), "old\n");
-    let attempts = fs_err::read_dir(home.join(".hoist/attempts")).expect("a directory");
-    assert_eq!(attempts.count(), 0, "nothing of it is left");
-    site.stop().await;
+    let runs = || fs_err::read_dir(home.join(".hoist/runs")).expect("a directory").count();
+    eventually_async("nothing is left of it", async || runs() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn actions_unsupported_over_ssh_are_named_before_the_run() {
+async fn data_of_a_node_says_how_it_is_reached() {
     let sshd = SshServer::start();
-    let site = far(&sshd, |_| {}).await;
-    let text = "hoist: 1\ntasks:\n\
-        \x20 first:\n    on: node:n1\n    run: {shell: \"touch $HOME/there\"}\n\
-        \x20 rules:\n    on: node:n1\n    requires: [first]\n    run: {puppet: {manifest: /x.pp}}\n\
-        \x20 asks:\n    on: node:n1\n    run: {shell: \"true\"}\n    check:\n      after:\n\
-        \x20       - {http: {url: \"http://localhost/\"}, for: 5s}\n        - {shell: \"true\", for: 5s}\n";
-    let body = json!({"title": "far", "files": [{"name": "tasks.yaml", "text": text}]});
-    let planned = site.post("/deploy/v1/plans", &body).await.expect(200).json();
-    let told = planned["diagnostics"].as_array().expect("a list").iter();
-    let told: Vec<_> =
-        told.filter(|one| one["code"] == "W605").map(|one| one["message"].clone()).collect();
-    let said = |action| format!("`{action}` cannot be done through ssh, as `n1` is reached");
-    assert_eq!(told, [said("http"), said("puppet")]);
-    let problem = site.post(RUNS, &body).await.problem(409, "conflict");
-    assert!(problem.detail.contains("`http` cannot be done"), "{}", problem.detail);
-    assert!(!sshd.file("there").exists(), "nothing has begun");
+    let site = far(&sshd, |config| {
+        config.deploy.ssh_keys = sshd.key().parent().map(Path::to_owned);
+        config.deploy.ssh_login.key = None;
+        config.deploy.ssh_login.port = None;
+    })
+    .await;
+    let ssh = json!({"address": "127.0.0.1", "port": sshd.port(), "key": "user"});
+    site.apply(&[document("Node", "n3", &json!({"data": {"ssh": ssh}}))]).await;
+    let run = start(&site, &plan(&[step("a@n3", 3, "touch $HOME/there", &[])])).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    assert!(sshd.file("there").exists());
     site.stop().await;
 }

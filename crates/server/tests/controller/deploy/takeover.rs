@@ -28,8 +28,6 @@ async fn another_controller_takes_over_what_one_has_left() {
     eventually("task has started", || file(&first, 1, "begun").exists()).await;
     let listed = second.eventually(RUNS, |answer| answer.json()["items"][0]["id"] == *run).await;
     assert_eq!(listed.json()["items"][0]["state"], "running", "the other one sees it too");
-    let elsewhere = second.get(&format!("{RUNS}/{run}")).await.problem(404, "not-found");
-    assert!(elsewhere.detail.contains("is with another controller"), "{}", elsewhere.detail);
     put(&first, 1, "go");
     first.stop().await;
     put(&second, 1, "go");
@@ -38,6 +36,96 @@ async fn another_controller_takes_over_what_one_has_left() {
     assert_eq!(lines(&second, 1, "first"), 0, "what the first one has done is not done again");
     assert_eq!(lines(&second, 2, "last"), 1);
     second.stop().await;
+}
+
+/// Two controllers on one store, a run of the first one, and its step that waits for `go`.
+async fn run_of_the_first() -> (Site, Site, String) {
+    let store = EtcdServer::shared().url(&fresh_name());
+    let first = site_with(|config| config.store.clone_from(&store)).await;
+    let local = Some("*".parse().expect("a selector"));
+    let second = first.start_beside(|config| config.deploy.local = local).await;
+    let vertices = [
+        step("slow@n1", 1, HOLD, &[]),
+        step("next@n1", 1, "echo x >> next", &[0]),
+        step("last@n2", 2, "echo x >> last", &[1]),
+    ];
+    let run = start(&first, &plan(&vertices)).await;
+    eventually("task has started", || file(&first, 1, "begun").exists()).await;
+    (first, second, run)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_controller_shows_a_run() {
+    let (first, second, run) = Box::pin(run_of_the_first()).await;
+    for name in [&run, "last", &run[20..]] {
+        let running =
+            |answer: &crate::site::Answer| answer.json()["running"][0]["name"] == "slow@n1";
+        let shown = second.eventually(&format!("{RUNS}/{name}"), running).await.json();
+        assert_eq!((&shown["id"], &shown["state"]), (&json!(run), &json!("running")));
+    }
+    let events = |after: u64| format!("{RUNS}/{run}/events?wait=20s&after={after}");
+    let seen = second.get(&events(0)).await.expect(200).json();
+    let last = seen["last"].as_u64().expect("a number");
+    let waits = async {
+        let news = second.get(&events(last)).await.expect(200).json();
+        assert!(!news["items"].as_array().expect("a list").is_empty(), "{news:#}");
+    };
+    let goes = async { put(&first, 1, "go") };
+    tokio::join!(waits, goes);
+    until(&first, &run, "ended").await;
+    let ended = until(&second, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "an ended run is shown as well");
+    let plan = second.get(&format!("{RUNS}/{run}/plan")).await.expect(200).json();
+    assert_eq!(plan["vertices"].as_array().map(Vec::len), Some(3));
+    let explained = second.get(&format!("{RUNS}/{run}/explain/last@n2")).await.expect(200).json();
+    assert_eq!(explained["instance"]["state"], "ok", "{explained:#}");
+    let output = second.get(&format!("{RUNS}/{run}/output/last@n2/1")).await;
+    let problem = output.problem(404, "not-found");
+    assert!(problem.detail.contains("on the controller that ran"), "{}", problem.detail);
+    let host = fs_err::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    let remedy = problem.remedy.expect("a remedy");
+    assert_eq!(remedy, format!("ask the controller on host `{}`", host.trim()));
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_controller_stops_and_resumes_a_run() {
+    let (first, second, run) = Box::pin(run_of_the_first()).await;
+    let retry = json!({"instances": ["slow@n1"]});
+    second.post(&format!("{RUNS}/{run}/retry"), &retry).await.problem(409, "conflict");
+    let held = order(&second, &run, "hold", json!({"instances": ["last@n2"]})).await;
+    assert_eq!(held["instances"], json!(["last@n2"]));
+    let shown = first.get(&format!("{RUNS}/{run}")).await.expect(200).json();
+    assert_eq!(shown["holds"], json!(["last@n2"]), "{shown:#}");
+    order(&second, &run, "release", json!({"instances": ["last@n2"]})).await;
+    let stopped = order(&second, &run, "stop", json!({"now": true})).await;
+    assert_ne!(stopped["run"]["state"], "running", "{stopped:#}");
+    let ended = until(&first, &run, "ended").await;
+    assert_eq!(ended["outcome"], "stopped");
+    assert_eq!(lines(&first, 1, "next"), 0);
+    until(&second, &run, "ended").await;
+    // The journal of an ended run is in the store, so that any controller resumes it.
+    for site in [&first, &second] {
+        put(site, 1, "go");
+    }
+    order(&second, &run, "resume", json!({})).await;
+    let ended = until(&second, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    assert_eq!(lines(&second, 2, "last"), 1);
+    let has_succeeded = |answer: &crate::site::Answer| answer.json()["outcome"] == "succeeded";
+    first.eventually(&format!("{RUNS}/{run}"), has_succeeded).await;
+    first.stop().await;
+    second.stop().await;
+}
+
+/// Waits until a controller has given up a run: it answers from the store, which has no output.
+async fn until_given_up(site: &Site, run: &str, instance: &str) {
+    let path = format!("{RUNS}/{run}/output/{instance}/1");
+    let is_given_up = |answer: &crate::site::Answer| {
+        answer.json()["detail"].as_str().is_some_and(|detail| detail.contains("that ran"))
+    };
+    site.eventually(&path, is_given_up).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,8 +146,7 @@ async fn a_controller_that_has_lost_its_lease_writes_nothing_more() {
     assert!(taken.expect("the store answers").is_some());
     put(&site, 1, "go");
     // Its thread ends, and the run is not ours any more.
-    let gone = |answer: &crate::site::Answer| answer.status == 404;
-    site.eventually(&format!("{RUNS}/{run}"), gone).await;
+    until_given_up(&site, &run, "slow@n1").await;
     let third = format!("journal/{run}/records/{:010}", 2).parse().expect("a key");
     assert_eq!(shared.get(&third).await.expect("the store answers"), None, "it ended, unheard");
     site.stop().await;
@@ -126,8 +213,7 @@ async fn run_waits_for_an_undo_elsewhere_and_knows_its_result() {
     assert!(taken.expect("the store answers").is_some());
     eventually("second controller has the run", || file(&second, 1, "begun").exists()).await;
     put(&first, 1, "go");
-    let gone = |answer: &crate::site::Answer| answer.status == 404;
-    first.eventually(&format!("{RUNS}/{undo}"), gone).await;
+    until_given_up(&first, &undo, "0").await;
     let shown = until(&first, &run, "ended").await;
     assert_eq!(shown["undone_by"], *undo, "{shown:#}");
     put(&first, 1, "ok");

@@ -88,7 +88,7 @@ async fn one_wrong_document_refuses_all_and_every_fault_has_its_place() {
     assert_eq!(problem.errors[0].hint.as_deref(), Some("did you mean `labels`?"));
     assert!(problem.errors[1].hint.as_deref().is_some_and(|hint| hint.contains("Node")));
 
-    // Faults that only show against the site, one per document.
+    // Problems that only show against the site, one per document.
     let documents = [
         node_document(1),
         document("Node", "n2", &with(spec(2), &json!({"groups": ["ghost"]}))),
@@ -98,7 +98,10 @@ async fn one_wrong_document_refuses_all_and_every_fault_has_its_place() {
     ];
     let problem = site.try_apply("", &documents).await.problem(400, "invalid-body");
     for subject in ["Node n2", "Node n3", "Group default/g", "Group p9/g"] {
-        assert!(problem.errors.iter().any(|fault| fault.at.starts_with(subject)), "{problem:?}");
+        assert!(
+            problem.errors.iter().any(|diagnostic| diagnostic.at.starts_with(subject)),
+            "{problem:?}"
+        );
     }
     let wrong_line = format!("{}{}\n", lines(&[node_document(1)]), r#"{"api":"hoist/v1"}"#);
     let ask = site.ask("POST", APPLY).header("content-type", NDJSON).body(wrong_line);

@@ -14,7 +14,7 @@ use crate::site::{NODES, Site, mac, node};
 
 const SCRIPT: &str = "/boot/v1/bootscript";
 
-/// Nothing is known: machines are told to ask again, and nobody hears that a node does not exist.
+/// The nodes are unknown: machines must ask again, and no lookup says that a node does not exist.
 async fn is_not_ready(site: &Site) {
     let ready = site.get("/readyz").await.expect(503).json();
     assert_eq!(ready["status"], "down", "{ready}");
@@ -25,6 +25,9 @@ async fn is_not_ready(site: &Site) {
         let answer = site.ask_as_nobody("GET", &format!("{SCRIPT}?{query}")).send().await;
         let script = answer.expect(200).text();
         assert!(script.contains("sleep ") && script.contains("chain "), "{query}: {script}");
+    }
+    for path in ["/boot/v1/hosts", "/boot/v1/dumpstate"] {
+        site.ask_as_nobody("GET", path).send().await.expect(503);
     }
     let seed = site.ask_as_nobody("GET", "/meta/v1/seed/meta-data").send().await.expect(503);
     assert!(seed.headers.contains_key("retry-after"), "{seed:?}");
@@ -116,6 +119,33 @@ async fn last_good_copy_serves_when_the_password_was_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn last_good_copy_serves_without_the_password_file() {
+    let server = EtcdServer::start();
+    server.demand_password("sesame");
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("password");
+    std::fs::write(&file, "sesame").expect("a password");
+    let url = format!("{}?user=root&password-file={}", server.url("site"), file.display());
+    let refuse = async || std::fs::remove_file(&file).expect("it is there");
+    let admit = async || std::fs::write(&file, "sesame").expect("a password");
+    Box::pin(refused(url, refuse, admit)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_good_copy_serves_when_the_database_is_missing() {
+    let server = PostgresServer::start();
+    tokio::task::block_in_place(|| server.execute("CREATE DATABASE site"));
+    let url = server.url("site").replace("/postgres?", "/site?");
+    let rename = |from: &str, to: &str| {
+        let sql = format!("ALTER DATABASE {from} RENAME TO {to}");
+        tokio::task::block_in_place(|| server.execute(&sql));
+    };
+    let refuse = async || rename("site", "away");
+    let admit = async || rename("away", "site");
+    Box::pin(refused(url, refuse, admit)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn last_good_copy_serves_when_rights_were_revoked() {
     let server = PostgresServer::start();
     let run = |sql: &str| tokio::task::block_in_place(|| server.execute(sql));
@@ -161,5 +191,7 @@ async fn last_good_copy_serves_when_etcd_is_full() {
     site.get(&format!("{NODES}/by/mac/{}", mac(1))).await.expect(200);
     let ready = site.eventually("/readyz", |answer| answer.json()["status"] == "degraded").await;
     assert!(ready.text().contains("no space left"), "{}", ready.text());
+    let problem = site.post(NODES, &node(2)).await.problem(507, "store-full");
+    assert!(problem.remedy.is_some(), "{problem:?}");
     site.stop().await;
 }

@@ -112,7 +112,7 @@ async fn a_source_on_a_bad_day_changes_nothing() {
         let answer = site.ask("POST", REFRESH).send().await;
         assert!(
             answer.status == 502 || answer.json()["alarm"].is_string(),
-            "an empty list is a fault: {}",
+            "an empty list is an error: {}",
             answer.text()
         );
         assert_eq!(site.records().await, before);
@@ -151,6 +151,64 @@ async fn nodes_go_only_when_missed_twice_and_never_many_at_once() {
     assert!(status["source"]["last_report"]["alarm"].is_string());
     smd.edit(|set| (1..=10).for_each(|n| set.add(n)));
     assert_eq!(refresh(&site).await["absent"], 0);
+    site.stop().await;
+    smd.stop().await;
+}
+
+#[tokio::test]
+async fn forced_refresh_removes_what_the_guard_withheld() {
+    let smd = Smd::start(SmdSet::synthetic(20)).await;
+    let site = imported(&smd).await;
+    let force = async || {
+        let answer = site.ask("POST", &format!("{REFRESH}?force=1")).send().await;
+        answer.expect(200).json()
+    };
+    let by_url = async || {
+        let body = json!({"url": smd.url(), "force": true});
+        site.post("/inventory/v1/import", &body).await.expect(200).json()
+    };
+    smd.edit(|set| (1..=5).for_each(|n| set.remove(n)));
+    let first = force().await;
+    assert_eq!((&first["absent"], &first["removed"]), (&json!(5), &json!(0)), "after one absence");
+    let alarmed = refresh(&site).await;
+    assert!(alarmed["alarm"].is_string(), "{alarmed}");
+    assert_eq!((&alarmed["withheld"], &alarmed["removed"]), (&json!(5), &json!(0)));
+    let forced = force().await;
+    assert_eq!((&forced["removed"], forced.get("alarm")), (&json!(5), None), "{forced}");
+    let status = site.get(STATUS).await.json();
+    assert_eq!(status["source"]["last_report"].get("alarm"), None, "{status}");
+
+    smd.edit(|set| (6..=9).for_each(|n| set.remove(n)));
+    refresh(&site).await;
+    assert_eq!(refresh(&site).await["withheld"], 4);
+    assert_eq!(by_url().await["removed"], 4, "the own source by its URL");
+    assert_eq!(site.controller.registry().roster().len(), 11);
+    site.stop().await;
+    smd.stop().await;
+}
+
+#[tokio::test]
+async fn declared_network_gets_the_spelling_of_smd() {
+    let smd = Smd::start(SmdSet::synthetic(20)).await;
+    let site = Site::start().await;
+    let network = "/inventory/v1/networks/nmn";
+    let spelled = async || site.get(network).await.expect(200).json()["smd_name"].clone();
+    site.put(network, &json!({"vlan": 5})).await.expect(200);
+    assert_eq!(spelled().await, Value::Null);
+    let import = async || {
+        let body = json!({"url": smd.url()});
+        site.post("/inventory/v1/import", &body).await.expect(200).json()
+    };
+    import().await;
+    assert_eq!(spelled().await, "NMN");
+    assert_eq!(site.get(network).await.json()["vlan"], 5);
+    // The document that does not speak of it keeps it, and an import has nothing to do then.
+    site.put(network, &json!({"vlan": 6})).await.expect(200);
+    assert_eq!(spelled().await, "NMN");
+    assert_eq!(import().await["idle"], true);
+    site.put(network, &json!({"vlan": 6, "smd_name": "Management"})).await.expect(200);
+    assert_eq!(import().await["idle"], true);
+    assert_eq!(spelled().await, "Management");
     site.stop().await;
     smd.stop().await;
 }

@@ -102,7 +102,7 @@ async fn a_bad_value_is_told_with_its_text_and_a_hint() {
             let problem = answer.problem(400, "bad-parameter");
             let text = value.replace("%2f", "/");
             assert!(problem.detail.contains(&text), "{key}: {}", problem.detail);
-            let hint = problem.errors.first().and_then(|fault| fault.hint.clone());
+            let hint = problem.errors.first().and_then(|diagnostic| diagnostic.hint.clone());
             assert!(hint.is_some(), "{key} {value}: {problem:?}");
         }
     }
@@ -323,7 +323,7 @@ async fn a_name_defaults_from_the_nid() {
 }
 
 #[tokio::test]
-async fn of_two_who_create_the_same_node_at_once_one_succeeds() {
+async fn one_of_two_concurrent_creations_of_a_node_succeeds() {
     let site = Site::start().await;
     let body = node(1);
     let path = by("name", "n1");

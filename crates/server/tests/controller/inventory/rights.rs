@@ -12,7 +12,7 @@ const HIDDEN: u32 = 66;
 fn documents(name: &str) -> Vec<(Value, Value)> {
     let profile = |flow: Value| json!({"selector": "*", "document": {"flow": flow}});
     let digest = |byte: &str| json!({"sha256": byte.repeat(32), "size": 1});
-    let group = format!("p1/{name}");
+    let group = format!("default/{name}");
     let pair = |kind: &str, name: &str, one: Value, other: Value| {
         (document(kind, name, &one), document(kind, name, &other))
     };
@@ -174,6 +174,55 @@ async fn kinds_are_written_with_their_right() {
     site.stop().await;
 }
 
+/// Groups, layers and boot configurations of a partition, by `apply`, `delete` and routes.
+#[tokio::test]
+async fn partition_admin_writes_documents_of_the_partition() {
+    let site = site().await;
+    let scopes: &[(&[&str], &[&str], Option<&str>)] =
+        &[(BOTH, &["inventory", "boot", "metadata"], Some("partition:p1"))];
+    let admin = token(&site, scopes).await;
+    let part = token(&site, &[(BOTH, &["*"], Some("partition:p1 & node:mine"))]).await;
+    let config = |selector: &str| {
+        document("BootConfig", "own", &json!({"selector": selector, "kernel": "http://k"}))
+    };
+    let layer = |selector: &str| {
+        document("MetadataLayer", "own", &json!({"selector": selector, "user_data": {"a": 1}}))
+    };
+    let group = |partition: &str| {
+        document("Group", &format!("{partition}/own"), &json!({"description": "x"}))
+    };
+    let foreign =
+        [config("*"), config("node:hidden"), layer("partition:default"), group("default")];
+    for document in &foreign {
+        apply(&site, &admin, "", document).await.problem(403, "forbidden");
+    }
+    for document in [config("p1/own"), layer("partition:p1"), group("p1")] {
+        apply(&site, &part, "", &document).await.problem(403, "forbidden");
+    }
+    for document in [group("p1"), config("p1/own"), config("partition:p1"), layer("p1/own")] {
+        apply(&site, &admin, "", &document).await.expect(200);
+    }
+    // Also while no node is in the partition.
+    site.ask_as(&admin, "GET", "/boot/v2/configs/own").send().await.expect(200);
+    let wider = apply(&site, &admin, "", &config("*")).await.problem(403, "forbidden");
+    assert!(wider.remedy.unwrap_or_default().contains("the partition"), "it says what is needed");
+    let path = "/inventory/v1/groups/p1/own";
+    let members = json!({"members": ["mine"]});
+    site.ask_as(&admin, "PUT", path).json(&members).send().await.expect(200);
+    let hidden = json!({"members": ["mine", "hidden"]});
+    let refused = site.ask_as(&admin, "PUT", path).json(&hidden).send().await;
+    assert!(refused.status >= 400, "{}", refused.text());
+    for target in ["BootConfig/own", "MetadataLayer/own"] {
+        delete(&site, &part, "", target).await.problem(403, "forbidden");
+        delete(&site, &admin, "", target).await.expect(200);
+    }
+    site.ask_as(&admin, "DELETE", path).send().await.expect(200);
+    for target in ["BootConfig/there", "MetadataLayer/there", "Group/default/there"] {
+        delete(&site, &admin, "", target).await.problem(403, "forbidden");
+    }
+    site.stop().await;
+}
+
 #[tokio::test]
 async fn prune_needs_the_right_to_what_it_removes() {
     let site = site().await;
@@ -310,7 +359,8 @@ async fn limited_watch_tells_no_ids_of_other_nodes() {
         let node = site.get(&format!("{NODES}/by/name/{name}")).await.json();
         (id(&node).to_owned(), node)
     };
-    let ((mine, _), (hidden, node)) = (of("mine").await, of("hidden").await);
+    let (mine, _) = of("mine").await;
+    let (hidden, node) = of("hidden").await;
     let since = site.revision();
     site.put(&format!("{NODES}/{hidden}"), &with(node, &json!({"role": "x"}))).await.expect(200);
     site.delete(&format!("{NODES}/{hidden}")).await.expect(200);

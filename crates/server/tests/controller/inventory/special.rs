@@ -280,8 +280,8 @@ async fn a_dry_run_changes_nothing_and_a_write_is_audited_once() {
 
 /// Whether a path could be one of this route.
 fn is_of(path: &str, template: &str) -> bool {
-    let (path, template): (Vec<_>, Vec<_>) =
-        (path.split('/').collect(), template.split('/').collect());
+    let path: Vec<_> = path.split('/').collect();
+    let template: Vec<_> = template.split('/').collect();
     path.len() == template.len()
         && path.iter().zip(&template).all(|(path, part)| part.starts_with('{') || path == part)
 }

@@ -110,8 +110,8 @@ async fn reads_are_fast(site: &Site, path: &str) {
 async fn the_loss_of_etcd_is_survived() {
     let server = EtcdServer::start();
     let blocking = |work: fn(&EtcdServer)| tokio::task::block_in_place(|| work(&server));
-    let (stop, resume) =
-        (async || blocking(EtcdServer::stop), async || blocking(EtcdServer::resume));
+    let stop = async || blocking(EtcdServer::stop);
+    let resume = async || blocking(EtcdServer::resume);
     Box::pin(outage(server.url("site"), stop, resume)).await;
 }
 
@@ -119,8 +119,8 @@ async fn the_loss_of_etcd_is_survived() {
 async fn the_loss_of_postgresql_is_survived() {
     let server = PostgresServer::start();
     let blocking = |work: fn(&PostgresServer)| tokio::task::block_in_place(|| work(&server));
-    let (stop, resume) =
-        (async || blocking(PostgresServer::stop), async || blocking(PostgresServer::resume));
+    let stop = async || blocking(PostgresServer::stop);
+    let resume = async || blocking(PostgresServer::resume);
     Box::pin(outage(server.url("site"), stop, resume)).await;
 }
 
@@ -180,7 +180,7 @@ async fn two_controllers_on_one_etcd_are_one_site() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_conflicting_writes_on_two_controllers_one_succeeds() {
+async fn one_of_two_conflicting_writes_on_two_controllers_succeeds() {
     for url in [EtcdServer::shared().url("race"), PostgresServer::shared().url("race")] {
         let one = Site::start_with(|config| config.store.clone_from(&url)).await;
         let two = one.start_beside(|_| {}).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hoist_site::registry::Horizon;
 use hoist_store::embedded::{EmbeddedStore, Retention};
 use hoist_store::{Op, Store, Txn};
 use serde_json::{Value, json};
@@ -198,6 +199,58 @@ async fn a_watch_survives_a_restart_of_the_server() {
     let told: Vec<_> = lines.iter().map(|line| &line["type"]).collect();
     assert_eq!(told, ["put", "put", "delete"]);
     drop(stream);
+    site.stop().await;
+}
+
+/// The new process does not know which nodes were selected before, and must not tell ids of others.
+#[tokio::test]
+async fn watch_of_a_selector_lists_again_after_a_restart() {
+    let site = Site::start().await;
+    put(&site, 1, &json!({"labels": {"rack": "7"}})).await;
+    let other = put(&site, 2, &json!({"labels": {"rack": "8"}})).await;
+    let since = site.revision();
+    site.delete(&format!("{NODES}/{}", id(&other))).await.expect(200);
+    let site = site.restart().await;
+    let selector = "selector=label:rack%3D7";
+    for query in [format!("since={since}&wait=0s"), format!("watch=1&since={since}")] {
+        let answer = site.get(&format!("{NODES}?{selector}&{query}")).await;
+        assert!(answer.problem(410, "gone").remedy.is_some(), "{query}");
+    }
+    let listed = site.get(&format!("{NODES}?{selector}")).await.expect(200).json();
+    let since = listed["since"].as_str().expect("a resume point");
+    site.get(&format!("{NODES}?{selector}&since={since}")).await.expect(304);
+    // A watch of all nodes has nothing to hide.
+    let status = site.get("/inventory/v1/status").await.json();
+    let incarnation = status["incarnation"].as_str().expect("an incarnation");
+    let batch = site.get(&format!("{NODES}?since={incarnation}.{}", site.revision() - 1)).await;
+    assert_eq!(batch.expect(200).json()["lines"][0]["id"], other["id"]);
+    site.stop().await;
+}
+
+/// A site with this horizon, where revisions 2, 4, 6 and 8 removed a node and 9 is the last.
+async fn with_removals(horizon: Horizon) -> Site {
+    let site = Site::start_with(|config| config.horizon = horizon).await;
+    for n in 1..=4 {
+        let made = put(&site, n, &json!({})).await;
+        site.delete(&format!("{NODES}/{}", id(&made))).await.expect(200);
+    }
+    put(&site, 5, &json!({})).await;
+    site
+}
+
+#[tokio::test]
+async fn horizon_limits_how_far_back_watches_start() {
+    let hour = Duration::from_hours(1);
+    let site = with_removals(Horizon { age: hour, removals: 2 }).await;
+    site.get(&format!("{NODES}?since=3")).await.problem(410, "gone");
+    let lines = site.get(&format!("{NODES}?since=5")).await.expect(200).json()["lines"].clone();
+    let deleted = lines.as_array().expect("lines").iter().filter(|line| line["type"] == "delete");
+    assert_eq!(deleted.count(), 2, "{lines}");
+    site.stop().await;
+
+    let site = with_removals(Horizon { age: Duration::ZERO, removals: 100 }).await;
+    site.get(&format!("{NODES}?since=7")).await.problem(410, "gone");
+    site.get(&format!("{NODES}?since=8")).await.expect(200);
     site.stop().await;
 }
 

@@ -89,10 +89,12 @@ async fn a_layer_that_fails_for_a_node_is_refused_and_nothing_changes() {
             "undefined",
         ),
         (
-            json!({"selector": "group:none", "user_data": {"a": "{% set x = 1 %}"}}),
+            json!({"selector": "node:later", "user_data": {"a": "{% set x = 1 %}"}}),
             "user_data.a",
             "`set`",
         ),
+        (json!({"selector": "group:none"}), "selector", "group `none` does not exist"),
+        (json!({"selector": "partition:p9"}), "selector", "partition `p9` does not exist"),
         (
             json!({"selector": "*", "hostname": "{{ node.name }}_{{ node.id }}"}),
             "hostname",
@@ -100,9 +102,9 @@ async fn a_layer_that_fails_for_a_node_is_refused_and_nothing_changes() {
         ),
     ] {
         let answer = site.try_apply("", &[layer("bad", &spec)]).await;
-        let fault = &answer.problem(400, "invalid-body").errors[0];
-        assert_eq!(fault.at, format!("MetadataLayer bad: {at}"));
-        assert!(fault.message.contains(expected), "{fault:?}");
+        let diagnostic = &answer.problem(400, "invalid-body").errors[0];
+        assert_eq!(diagnostic.at, format!("MetadataLayer bad: {at}"));
+        assert!(diagnostic.message.contains(expected), "{diagnostic:?}");
     }
     assert_eq!((site.revision(), user_data(&site, 1).await), (revision, before));
 
@@ -220,7 +222,7 @@ async fn slow_layers_delay_one_node_for_two_seconds_at_most() {
 
 /// Much longer than any client waits, for many nodes together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_write_while_a_layer_is_tried_out_and_a_stop_ends_that() {
+async fn validation_of_a_layer_blocks_no_write_and_ends_with_a_stop() {
     let site = site(|_| {}).await;
     let nodes: Vec<_> = (10..410)
         .map(|n| document("Node", &format!("n{n}"), &json!({"labels": {"a": "b"}})))

@@ -79,7 +79,7 @@ impl Other {
         format!("http://{}/of/{{name}}", self.addr)
     }
 
-    fn turns(&self, manner: Manner) {
+    fn permits(&self, manner: Manner) {
         self.state.lock().manner = manner;
     }
 
@@ -233,7 +233,7 @@ async fn missing_upstream_documents_are_empty_except_the_identity() {
     let all = documents(&site, &path).await;
     assert_eq!(all["network-config"], (200, String::new()));
     assert_eq!(all["vendor-data"], (200, "vendor-data of n1\n".to_owned()));
-    other.turns(Manner::Empty);
+    other.permits(Manner::Empty);
     let of_n2 = seed(&site, 2).await;
     let answer = ask(&site, &format!("{of_n2}meta-data")).await;
     answer.problem(503, "held");
@@ -256,7 +256,7 @@ async fn failing_upstream_costs_one_node_its_budget_only() {
         Manner::Fails,
         Manner::Garbage,
     ] {
-        other.turns(manner);
+        other.permits(manner);
         let started = Instant::now();
         let answer = ask(&site, &format!("{path}user-data")).await;
         let took = started.elapsed();
@@ -279,7 +279,7 @@ async fn last_good_documents_are_served_when_upstream_is_gone() {
     let good = documents(&site, &path).await;
     let stale = "hoist_metadata_proxy_stale_total";
     let before = metric(&site, stale).await;
-    other.turns(Manner::Hangs);
+    other.permits(Manner::Hangs);
     until_asked(&site, &other, &path).await;
     assert_eq!(documents(&site, &path).await, good);
     assert!(metric(&site, stale).await > before);
@@ -308,7 +308,7 @@ async fn document_without_identity_does_not_replace_a_good_one() {
     assert_eq!(good["meta-data"], (200, "instance-id: i-n1\n".to_owned()));
     let of_n2 = seed(&site, 2).await;
     for manner in wrong {
-        other.turns(manner);
+        other.permits(manner);
         until_asked(&site, &other, &path).await;
         assert_eq!(documents(&site, &path).await, good, "{manner:?}");
         ask(&site, &format!("{of_n2}meta-data")).await.problem(503, "held");
@@ -318,7 +318,7 @@ async fn document_without_identity_does_not_replace_a_good_one() {
 }
 
 #[tokio::test]
-async fn of_several_who_ask_for_one_node_one_fetches() {
+async fn concurrent_requests_for_one_node_fetch_once() {
     let other = Other::start(Manner::Good).await;
     let site = site(mode("proxy", other.url())).await;
     let path = format!("{}meta-data", seed(&site, 1).await);
@@ -329,7 +329,7 @@ async fn of_several_who_ask_for_one_node_one_fetches() {
     let asked = other.asked();
     assert_eq!(asked.len(), 4, "{asked:?}");
     // Nor does each of them learn by itself that it fails.
-    other.turns(Manner::Fails);
+    other.permits(Manner::Fails);
     let path = format!("{}meta-data", seed(&site, 2).await);
     let all = (0..100).map(|_| ask(&site, &path));
     for answer in futures_util::future::join_all(all).await {
@@ -389,7 +389,7 @@ async fn last_good_documents_carry_their_age_across_controllers() {
     documents(&site, &of_n2).await;
     copies(&site, 2).await;
 
-    other.turns(Manner::Fails);
+    other.permits(Manner::Fails);
     let site = site.restart().await;
     let answer = ask(&site, &format!("{path}meta-data")).await.expect(200);
     let age: u64 = answer.header("age").parse().expect("seconds");
@@ -413,7 +413,7 @@ async fn last_good_documents_carry_their_age_across_controllers() {
     ask(&site, &format!("{of_n2}meta-data")).await.problem(503, "held");
 
     // The service is back, and so are its documents.
-    other.turns(Manner::Good);
+    other.permits(Manner::Good);
     let answer = ask(&site, &format!("{path}meta-data")).await.expect(200);
     assert!(!answer.headers.contains_key("age"));
     site.stop().await;

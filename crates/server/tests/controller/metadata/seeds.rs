@@ -240,7 +240,7 @@ async fn a_machine_that_is_held_is_answered_once_it_is_a_node() {
 }
 
 #[tokio::test]
-async fn there_are_four_documents_and_nothing_is_reached_beside_them() {
+async fn seed_serves_four_documents_and_no_other_path() {
     let site = site(|_| {}).await;
     let path = seed(&site, 1).await;
     for name in [

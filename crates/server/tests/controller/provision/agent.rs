@@ -138,7 +138,7 @@ impl Session {
             "phase": "progress", "done": done, "total": 4096, "rate": 512,
         });
         let answer = self.send(site, "events", &json!({"events": [event]})).await.expect(200);
-        answer.json()["go"].as_str().expect("a word").to_owned()
+        answer.json()["directive"].as_str().expect("a word").to_owned()
     }
 
     /// Sends a report, and returns the next act of the machine.

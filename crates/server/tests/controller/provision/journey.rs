@@ -46,12 +46,12 @@ async fn a_node_boots_the_agent_is_provisioned_and_boots_its_disk() {
     assert_eq!(url, format!("http://{plain}/artifacts/{DIGEST}/os-root"));
     assert_eq!(sections["images"]["root"]["digest"], format!("sha256:{DIGEST}"));
 
-    assert_eq!(session.says(&site, 1, 1024).await, "on");
+    assert_eq!(session.says(&site, 1, 1024).await, "continue");
     let node = until(&site, &id, "n1", "working").await;
     assert_eq!(node["progress"]["step"], "image root");
     assert_eq!((&node["progress"]["done"], &node["progress"]["rate"]), (&json!(1024), &json!(512)));
     // In between only messages to this controller are new.
-    assert_eq!(session.says(&site, 2, 2048).await, "on");
+    assert_eq!(session.says(&site, 2, 2048).await, "continue");
     let shown = run(&site, &id).await;
     assert_eq!(shown["nodes"][0]["progress"]["done"], 2048);
     assert_eq!(shown["state"], "running");
@@ -102,7 +102,7 @@ async fn a_restart_in_the_middle_loses_nothing() {
         assert_eq!(again.job[member], session.job[member]);
     }
     assert_eq!(again.job["document"]["txn"], session.job["document"]["txn"]);
-    assert_eq!(session.says(&site, 2, 2048).await, "on");
+    assert_eq!(session.says(&site, 2, 2048).await, "continue");
     let site = site.restart().await;
     assert_eq!(session.reports(&site, &done()).await, "reboot");
     let site = site.restart().await;
@@ -132,7 +132,7 @@ async fn goes_on_elsewhere(url: String) {
     let here = token(&script(&first, 1).await);
     assert_eq!(token(&script(&second, 1).await), here);
     let session = Agent::boot(&second, 1, 1).await.job(&second).await;
-    assert_eq!(session.says(&first, 1, 1024).await, "on");
+    assert_eq!(session.says(&first, 1, 1024).await, "continue");
     // A backup is split over several values, and the controller that restores it finds them.
     session.send(&second, "backup", &noise("os")).await.expect(200);
     assert_eq!(session.reports(&second, &done()).await, "reboot");
@@ -405,6 +405,37 @@ async fn a_part_of_a_system_does_not_make_a_node_installed() {
     Agent::boot(&site, 1, 3).await.job(&site).await.reports(&site, &done()).await;
     until(&site, &id, "n1", "done").await;
     assert!(script(&site, 1).await.contains("sanboot"));
+    site.stop().await;
+}
+
+/// Every run that changes the system of a node makes the inputs of its tasks new, so that
+/// deployments do not skip work that is gone.
+#[tokio::test]
+async fn each_installation_changes_the_fingerprints_of_tasks() {
+    let site = site(|_| {}).await;
+    let fingerprint = async || {
+        let text = "hoist: 1\ntasks:\n  a: {on: 'node:n1', inputs: [settings.x], \
+                    run: {shell: 'true'}}\nsettings: {x: 1}\n";
+        let body = json!({"files": [{"name": "a.yaml", "text": text}]});
+        let answer = site.post("/deploy/v1/plans", &body).await.expect(200).json();
+        let fingerprint = &answer["listing"]["instances"][0]["fingerprint"];
+        fingerprint.as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    };
+    let mut seen = vec![fingerprint().await];
+    assert_eq!(fingerprint().await, seen[0], "nothing changed");
+    let jobs = [
+        json!({"selector": "node:n1"}),
+        json!({"selector": "node:n1", "reinstall": true}),
+        json!({"selector": "node:n1", "reinstall": true, "how": {"only": ["disks"]}}),
+    ];
+    for (boot, job) in (1..).zip(&jobs) {
+        let id = start(&site, job).await;
+        Agent::boot(&site, 1, boot).await.job(&site).await.reports(&site, &done()).await;
+        until(&site, &id, "n1", "done").await;
+        let now = fingerprint().await;
+        assert!(!seen.contains(&now), "{job}");
+        seen.push(now);
+    }
     site.stop().await;
 }
 

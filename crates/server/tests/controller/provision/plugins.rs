@@ -22,7 +22,7 @@ fn carded(flow: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn a_machine_boots_the_archives_that_its_profile_needs_and_no_others() {
+async fn machine_boots_only_the_archives_of_its_profile() {
     let site = site(|_| {}).await;
     let problem = site.try_apply("", &[carded(&[])]).await.problem(400, "invalid-body");
     let told = format!("{:?}", problem.errors);

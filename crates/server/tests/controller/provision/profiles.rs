@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::provision::{disk, profile, site};
+use crate::provision::{DIGEST, disk, profile, site};
 use crate::site::document;
 
 #[tokio::test]
-async fn a_profile_is_checked_as_a_provisioning_document_before_it_is_kept() {
+async fn profile_is_checked_as_a_document_before_it_is_stored() {
     let site = site(|_| {}).await;
     let wrong = [
         (json!({"disks": {"os": {"matsch": {}}}}), "document.disks.os", "matsch"),
@@ -37,7 +37,7 @@ async fn a_profile_is_checked_as_a_provisioning_document_before_it_is_kept() {
 }
 
 #[tokio::test]
-async fn a_profile_keeps_its_artifacts_and_is_given_back_as_it_was_written() {
+async fn profile_keeps_its_artifacts_and_reads_back_unchanged() {
     let site = site(|_| {}).await;
     let shown = site.get("/provision/v1/profiles/base").await.expect(200).json();
     assert_eq!((&shown["document"], &shown["nodes"]), (&disk(), &json!(3)));
@@ -102,5 +102,37 @@ async fn profile_with_mixed_image_artifacts_is_refused() {
     let session = crate::provision::agent::Agent::boot(&site, 1, 1).await.job(&site).await;
     let root = &session.job["document"]["sections"]["images"]["root"];
     assert_eq!(root["digest"], format!("sha256:{}", crate::provision::DIGEST));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn profile_whose_programs_are_not_in_the_image_is_refused() {
+    let site = site(|_| {}).await;
+    let image = |tools: &[&str]| {
+        let provides: Vec<_> = tools.iter().map(|tool| format!("tool:{tool}")).collect();
+        let spec = json!({"sha256": DIGEST, "size": 1, "provides": provides});
+        document("Artifact", "agent-x86_64-initrd", &spec)
+    };
+    let mut sections = disk();
+    sections["images"]["root"]["grow"] = json!(true);
+    let grown = document(
+        "ProvisionProfile",
+        "grown",
+        &json!({"selector": "node:n1", "document": sections}),
+    );
+    site.apply(&[image(&["mke2fs", "resize2fs"])]).await;
+    let problem =
+        site.try_apply("", std::slice::from_ref(&grown)).await.problem(400, "invalid-body");
+    let told = format!("{:?}", problem.errors);
+    let lacks = "the agent image `agent-x86_64-initrd` lacks the program `e2fsck`";
+    assert!(told.contains("ProvisionProfile grown") && told.contains(lacks), "{told}");
+    assert!(told.contains("hoist agent image --tools e2fsck"), "{told}");
+    site.apply(&[image(&["mke2fs", "resize2fs", "e2fsck"])]).await;
+    site.apply(&[grown]).await;
+    // Another image may lack what an earlier one had.
+    site.apply(&[image(&["mke2fs"])]).await;
+    let body = json!({"selector": "node:n1"});
+    let problem = site.post("/provision/v1/runs", &body).await.problem(400, "invalid-body");
+    assert!(format!("{problem:?}").contains(lacks), "{problem:?}");
     site.stop().await;
 }

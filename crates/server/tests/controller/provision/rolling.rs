@@ -40,7 +40,7 @@ async fn canaries_go_one_after_the_other_and_a_failure_stops_the_run() {
 }
 
 #[tokio::test]
-async fn no_more_are_begun_than_may_be_away() {
+async fn started_nodes_stay_within_max_unavailable() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "*", "how": {"max_unavailable": 1}})).await;
     assert_eq!(words(&run(&site, &id).await), ["pending", "waiting", "waiting"]);
@@ -98,7 +98,7 @@ async fn node_is_in_one_run_and_installed_one_needs_consent() {
 }
 
 #[tokio::test]
-async fn protected_nodes_stop_it_all_and_nodes_in_maintenance_are_left_out() {
+async fn protected_node_refuses_a_run_and_maintenance_skips_a_node() {
     let site = site(|_| {}).await;
     let node = async |name: &str| {
         let node = site.get(&format!("/inventory/v1/nodes/by/name/{name}")).await.expect(200);
@@ -121,7 +121,7 @@ async fn protected_nodes_stop_it_all_and_nodes_in_maintenance_are_left_out() {
 }
 
 #[tokio::test]
-async fn many_nodes_have_to_be_counted() {
+async fn runs_on_many_nodes_need_their_number() {
     let site = site(|_| {}).await;
     let nodes: Vec<Value> =
         (10..30).map(|n| document("Node", &format!("m{n}"), &crate::provision::spec(n))).collect();
@@ -140,25 +140,25 @@ async fn many_nodes_have_to_be_counted() {
 }
 
 #[tokio::test]
-async fn only_who_may_provision_a_node_does() {
+async fn provisioning_needs_rights_on_the_node() {
     let site = site(|_| {}).await;
     let scope =
         json!([{"verbs": ["read", "write"], "contexts": ["provision"], "selector": "node:n1"}]);
     let own = site.token(scope).await;
-    let try_out = async |body: Value| {
+    let dry_run = async |body: Value| {
         site.ask_as(&own, "POST", "/provision/v1/runs").json(&body).send().await
     };
     // Of a selector it provisions the nodes that it reaches; the others are not there.
-    let all = try_out(json!({"selector": "*", "dry_run": true})).await.expect(200).json();
+    let all = dry_run(json!({"selector": "*", "dry_run": true})).await.expect(200).json();
     assert_eq!(all["nodes"], json!([{"node": "n1", "profile": "base"}]), "{all}");
     for node in ["n2", "ghost"] {
-        try_out(json!({"selector": format!("node:{node}")})).await.problem(404, "not-found");
+        dry_run(json!({"selector": format!("node:{node}")})).await.problem(404, "not-found");
     }
     // Nor are profiles of others, whose secrets would come along.
     let theirs = json!({"selector": "node:n2", "document": crate::provision::disk()});
     site.apply(&[crate::site::document("ProvisionProfile", "theirs", &theirs)]).await;
     for profile in ["theirs", "ghost"] {
-        let refused = try_out(json!({"selector": "node:n1", "profile": profile})).await;
+        let refused = dry_run(json!({"selector": "node:n1", "profile": profile})).await;
         let detail = refused.problem(400, "bad-parameter").detail;
         assert!(detail.contains(&format!("ProvisionProfile `{profile}` not found")), "{detail}");
     }

@@ -10,11 +10,11 @@ async fn abort_ends_unstarted_nodes_and_notifies_working_ones() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "*", "how": {"at_once": 2}})).await;
     let session = Agent::boot(&site, 1, 1).await.job(&site).await;
-    assert_eq!(session.says(&site, 1, 1).await, "on");
+    assert_eq!(session.says(&site, 1, 1).await, "continue");
     let dry = json!({"dry_run": true});
     let path = format!("/provision/v1/runs/{id}/abort");
     assert_eq!(site.post(&path, &dry).await.expect(200).json()["nodes"], json!(["n1", "n2", "n3"]));
-    assert_eq!(session.says(&site, 2, 2).await, "on");
+    assert_eq!(session.says(&site, 2, 2).await, "continue");
     site.post(&path, &json!({})).await.expect(200);
     let words: Vec<_> = states(&run(&site, &id).await).into_iter().map(|(_, s)| s).collect();
     assert_eq!(words, ["working", "aborted", "aborted"]);
@@ -144,7 +144,7 @@ async fn retired_node_is_erased_and_failed_erasure_is_held() {
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_say_how_its_disks_were_erased_is_not_retired() {
+async fn node_without_an_erasure_report_is_not_retired() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1", "how": {"retire": true}})).await;
     let session = Agent::boot(&site, 1, 1).await.job(&site).await;

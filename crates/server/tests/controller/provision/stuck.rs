@@ -87,7 +87,7 @@ async fn a_machine_that_was_started_anew_is_let_in_by_a_retry() {
 }
 
 #[tokio::test]
-async fn of_several_machines_with_one_token_none_is_let_in_by_a_retry() {
+async fn retry_admits_no_machine_if_several_used_one_token() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;
     Agent::boot(&site, 1, 1).await.job(&site).await;
@@ -150,7 +150,7 @@ async fn an_agent_that_says_nothing_is_begun_again_or_ended() {
     let told = steer(&site, &id, "retry").await;
     assert_eq!(told["nodes"], json!([]), "it works");
     assert!(told["notes"][0].as_str().is_some_and(|note| note.contains("not disturbed")), "{told}");
-    noted(&site, &id, "nothing is heard of its agent").await;
+    noted(&site, &id, "no message of its agent").await;
     silences(&site, &before, 1).await;
     steer(&site, &id, "retry").await;
     lost.send(&site, "events", &json!({"events": []})).await.problem(403, "attempt-over");
@@ -161,7 +161,7 @@ async fn an_agent_that_says_nothing_is_begun_again_or_ended() {
         lost.send(&site, "events", &json!({"events": []})).await.expect(200);
     }
     assert_eq!(run(&site, &id).await["nodes"][0]["note"], Value::Null);
-    noted(&site, &id, "nothing is heard of its agent").await;
+    noted(&site, &id, "no message of its agent").await;
     // Once each time, however often the run is checked.
     silences(&site, &before, 2).await;
     steer(&site, &id, "abort").await;

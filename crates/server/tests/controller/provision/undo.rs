@@ -143,7 +143,7 @@ async fn an_agent_that_works_ends_and_then_puts_back_what_it_has_written() {
     assert_eq!(session.reports(&site, &report).await, "retry");
     let session = agent.job(&site).await;
     assert_eq!(session.job["undo"][0]["disk"], "os");
-    assert_eq!(session.says(&site, 1, 1).await, "on");
+    assert_eq!(session.says(&site, 1, 1).await, "continue");
     assert_eq!(session.reports(&site, &done()).await, "reboot");
     until(&site, &id, "n1", "undone").await;
     assert!(script(&site, 1).await.contains("http://k/live"));
@@ -307,7 +307,7 @@ async fn finished_node_keeps_its_system_if_undo_is_refused() {
 }
 
 #[tokio::test]
-async fn nodes_whose_agents_work_count_before_many_are_put_back() {
+async fn undo_of_many_nodes_counts_those_with_working_agents() {
     let site = site(|config| config.change_guard.nodes = 3).await;
     site.apply(&[crate::provision::document("Node", "n4", &spec(4))]).await;
     let id = start(&site, &json!({"selector": "*", "affects": 4})).await;
@@ -319,7 +319,7 @@ async fn nodes_whose_agents_work_count_before_many_are_put_back() {
     let dry = site.post(&path, &json!({"dry_run": true})).await.expect(200).json();
     assert_eq!(dry["needs_affects"], true);
     site.post(&path, &json!({})).await.problem(409, "affects-too-many");
-    assert_eq!(sessions[0].says(&site, 1, 1).await, "on");
+    assert_eq!(sessions[0].says(&site, 1, 1).await, "continue");
     site.post(&path, &json!({"affects": 4})).await.expect(200);
     assert_eq!(sessions[0].says(&site, 2, 2).await, "abort");
     site.stop().await;

@@ -288,7 +288,7 @@ impl<'o> Join<'o> {
         self.visits += self.nics.len();
         orphans.sort();
         self.warnings.extend(orphans.into_iter().map(|(id, count)| {
-            let message = format!("{count} interfaces name it, but there is no such node");
+            let message = format!("{count} interfaces name it, but the node does not exist");
             Warning::new(WarningKind::Orphan, id, message)
         }));
     }

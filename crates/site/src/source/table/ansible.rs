@@ -29,7 +29,7 @@ use hoist_model::node::Bmc;
 use hoist_model::{LabelKey, Name, Nid, NodeSpec, Role};
 use serde_json::Value;
 
-use super::{Faults, MAX_NODES, TableError, groups, list, pair, settle_strictly};
+use super::{Diagnostics, MAX_NODES, TableError, groups, list, pair, settle_strictly};
 use crate::source::value::Reader;
 use crate::source::{Field, FieldSet, ImportedNode, ImportedSet, yaml};
 
@@ -71,17 +71,20 @@ struct Group {
 
 /// `what` names the file in errors. The first line with content decides between INI and YAML.
 pub fn read(what: &str, text: &[u8]) -> Result<ImportedSet, TableError> {
-    let mut faults = Faults::new(what);
+    let mut diagnostics = Diagnostics::new(what);
     let text = match yaml::utf8(text) {
         Ok(text) => text,
-        Err(message) => return faults.fail(0, message),
+        Err(message) => return diagnostics.fail(0, message),
     };
-    let inventory =
-        if is_yaml(text) { yml::read(text, &mut faults) } else { ini::read(text, &mut faults) };
-    if !faults.found.is_empty() {
-        return Err(faults.into_error());
+    let inventory = if is_yaml(text) {
+        yml::read(text, &mut diagnostics)
+    } else {
+        ini::read(text, &mut diagnostics)
+    };
+    if !diagnostics.is_empty() {
+        return Err(diagnostics.into_error());
     }
-    inventory.import(faults)
+    inventory.import(diagnostics)
 }
 
 fn is_yaml(text: &str) -> bool {
@@ -96,12 +99,12 @@ fn is_yaml(text: &str) -> bool {
 }
 
 impl Inventory {
-    fn import(self, mut faults: Faults) -> Result<ImportedSet, TableError> {
+    fn import(self, mut diagnostics: Diagnostics) -> Result<ImportedSet, TableError> {
         if self.hosts.is_empty() {
-            return faults.fail(0, "there are no hosts in it");
+            return diagnostics.fail(0, "the inventory has no hosts");
         }
         let Some(depths) = self.depths() else {
-            return faults.fail(0, "groups are children of each other in a circle");
+            return diagnostics.fail(0, "groups are children of each other in a circle");
         };
         let parents = self.parents();
         let mut nodes = Vec::with_capacity(self.hosts.len());
@@ -134,16 +137,16 @@ impl Inventory {
             let node = node(name, names, &vars, &mut reader);
             lines.insert(name.clone(), host.line);
             for warning in warnings {
-                faults.add(host.line, warning.to_string());
+                diagnostics.add(host.line, warning.to_string());
             }
-            if faults.is_full() {
+            if diagnostics.is_full() {
                 break;
             }
             nodes.push(node);
         }
-        let nodes = settle_strictly(nodes, &lines, &mut faults);
+        let nodes = settle_strictly(nodes, &lines, &mut diagnostics);
         let fields: FieldSet = FIELDS.into_iter().collect();
-        faults.finish(ImportedSet { nodes, fields, ..ImportedSet::default() })
+        diagnostics.finish(ImportedSet { nodes, fields, ..ImportedSet::default() })
     }
 
     fn parents(&self) -> HashMap<&str, Vec<&str>> {

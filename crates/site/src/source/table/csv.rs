@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use hoist_model::node::Bmc;
 use hoist_model::{LabelKey, Name, Nid, NodeSpec, Role, nearest};
 
-use super::{Faults, MAX_NODES, TableError, groups, list, pair, settle_strictly};
+use super::{Diagnostics, MAX_NODES, TableError, groups, list, pair, settle_strictly};
 use crate::source::value::Reader;
 use crate::source::{Field, FieldSet, ImportedNode, ImportedSet, WarningKind, yaml};
 
@@ -52,10 +52,10 @@ enum Column {
 
 /// `what` names the file in errors.
 pub fn read(what: &str, text: &[u8]) -> Result<ImportedSet, TableError> {
-    let mut faults = Faults::new(what);
+    let mut diagnostics = Diagnostics::new(what);
     let text = match yaml::utf8(text) {
         Ok(text) => text,
-        Err(message) => return faults.fail(0, message),
+        Err(message) => return diagnostics.fail(0, message),
     };
     let mut reader = ::csv::ReaderBuilder::new()
         .delimiter(delimiter(text))
@@ -63,11 +63,11 @@ pub fn read(what: &str, text: &[u8]) -> Result<ImportedSet, TableError> {
         .comment(Some(b'#'))
         .from_reader(text.as_bytes());
     let columns = match reader.headers() {
-        Ok(header) => columns(header, &mut faults),
-        Err(error) => return faults.fail(line_of(&error), error.to_string()),
+        Ok(header) => columns(header, &mut diagnostics),
+        Err(error) => return diagnostics.fail(line_of(&error), error.to_string()),
     };
-    if !faults.found.is_empty() {
-        return Err(faults.into_error());
+    if !diagnostics.is_empty() {
+        return Err(diagnostics.into_error());
     }
     let mut nodes = Vec::new();
     let mut lines: HashMap<String, u64> = HashMap::new();
@@ -75,7 +75,7 @@ pub fn read(what: &str, text: &[u8]) -> Result<ImportedSet, TableError> {
         let record = match record {
             Ok(record) => record,
             Err(error) => {
-                faults.add(line_of(&error), csv_message(&error));
+                diagnostics.add(line_of(&error), csv_message(&error));
                 // Rows after a broken one cannot be trusted.
                 break;
             }
@@ -85,26 +85,26 @@ pub fn read(what: &str, text: &[u8]) -> Result<ImportedSet, TableError> {
             continue;
         }
         if nodes.len() == MAX_NODES {
-            return faults.fail(line, format!("there are more than {MAX_NODES} nodes"));
+            return diagnostics.fail(line, format!("there are more than {MAX_NODES} nodes"));
         }
         let mut warnings = Vec::new();
         let node = row(&columns, &record, &mut Reader { subject: "", warnings: &mut warnings });
-        faults.add_warnings(line, warnings);
-        if faults.is_full() {
+        diagnostics.add_warnings(line, warnings);
+        if diagnostics.is_full() {
             break;
         }
         let Some(node) = node else { continue };
         if let Some(earlier) = lines.insert(node.external_id.clone(), line) {
-            faults.add(line, format!("`{}` is already in line {earlier}", node.external_id));
+            diagnostics.add(line, format!("`{}` is already in line {earlier}", node.external_id));
             continue;
         }
         nodes.push(node);
     }
-    if nodes.is_empty() && faults.found.is_empty() {
-        return faults.fail(0, "there are no nodes in it");
+    if nodes.is_empty() && diagnostics.is_empty() {
+        return diagnostics.fail(0, "the table has no nodes");
     }
-    let nodes = settle_strictly(nodes, &lines, &mut faults);
-    faults.finish(ImportedSet { nodes, fields: fields(&columns), ..ImportedSet::default() })
+    let nodes = settle_strictly(nodes, &lines, &mut diagnostics);
+    diagnostics.finish(ImportedSet { nodes, fields: fields(&columns), ..ImportedSet::default() })
 }
 
 fn delimiter(text: &str) -> u8 {
@@ -113,10 +113,10 @@ fn delimiter(text: &str) -> u8 {
     [b',', b';', b'\t'].into_iter().find(|d| header.contains(char::from(*d))).unwrap_or(b',')
 }
 
-fn columns(header: &::csv::StringRecord, faults: &mut Faults) -> Vec<Column> {
+fn columns(header: &::csv::StringRecord, diagnostics: &mut Diagnostics) -> Vec<Column> {
     let line = header.position().map_or(1, ::csv::Position::line);
     if header.len() > MAX_COLUMNS {
-        faults.add(line, format!("there are more than {MAX_COLUMNS} columns"));
+        diagnostics.add(line, format!("there are more than {MAX_COLUMNS} columns"));
         return Vec::new();
     }
     let mut columns = Vec::with_capacity(header.len());
@@ -124,32 +124,32 @@ fn columns(header: &::csv::StringRecord, faults: &mut Faults) -> Vec<Column> {
     for title in header {
         let word = title.to_ascii_lowercase();
         if !seen.insert(word.clone()) {
-            faults.add(line, format!("there are two columns `{title}`"));
+            diagnostics.add(line, format!("there are two columns `{title}`"));
         }
         let label = title.get(..6).filter(|start| start.eq_ignore_ascii_case("label:"));
         if label.is_some() {
             match title[6..].parse() {
                 Ok(key) => columns.push(Column::Label(key)),
-                Err(error) => faults.add(line, error.to_string()),
+                Err(error) => diagnostics.add(line, error.to_string()),
             }
             continue;
         }
         match COLUMNS.into_iter().find(|column| *column == word) {
             Some(column) => columns.push(Column::Plain(column)),
-            None => faults.add(line, unknown(title, &word)),
+            None => diagnostics.add(line, unknown(title, &word)),
         }
     }
     let identifies = |c: &Column| matches!(c, Column::Plain("name" | "xname" | "nid"));
-    if faults.found.is_empty() && !columns.iter().any(identifies) {
-        faults.add(line, "the header row has no column `name`, `xname` or `nid`");
+    if diagnostics.is_empty() && !columns.iter().any(identifies) {
+        diagnostics.add(line, "the header row has no column `name`, `xname` or `nid`");
     }
     columns
 }
 
 fn unknown(title: &str, word: &str) -> String {
     match nearest(word, COLUMNS) {
-        Some(close) => format!("there is no column `{title}`; did you mean `{close}`?"),
-        None => format!("there is no column `{title}`; for a label write `label:{title}`"),
+        Some(close) => format!("column `{title}` not found; did you mean `{close}`?"),
+        None => format!("column `{title}` not found; for a label write `label:{title}`"),
     }
 }
 

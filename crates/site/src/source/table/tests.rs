@@ -33,18 +33,19 @@ fn csv_becomes_nodes() {
     assert_eq!(semicolons.nodes[0].spec.nid, Some(Nid::new(1)));
 }
 
-fn faults(result: Result<ImportedSet, TableError>) -> Vec<(u64, String)> {
-    let error = result.expect_err("it has faults");
-    error.faults.into_iter().map(|fault| (fault.line, fault.message)).collect()
+fn diagnostics(result: Result<ImportedSet, TableError>) -> Vec<(u64, String)> {
+    let error = result.expect_err("it has problems");
+    let line = |at: &str| at.rsplit(':').next().and_then(|line| line.parse().ok()).unwrap_or(0);
+    error.diagnostics.into_iter().map(|found| (line(&found.at), found.message)).collect()
 }
 
-fn csv_faults(text: &str) -> Vec<(u64, String)> {
-    faults(read_csv("hosts.csv", text.as_bytes()))
+fn csv_problems(text: &str) -> Vec<(u64, String)> {
+    diagnostics(read_csv("hosts.csv", text.as_bytes()))
 }
 
 #[test]
 fn csv_errors_name_their_lines() {
-    let found = csv_faults(
+    let found = csv_problems(
         "name,nid,mac,ip\na,1,02:00:00:00:00:01,\nb,zero,ff:ff:ff:ff:ff:ff,\n,,,\n\
          c,1,,10.0.0.1\nd,4,02:00:00:00:00:01,\na,9,,\n,,02:00:00:00:00:05,\n",
     );
@@ -52,22 +53,22 @@ fn csv_errors_name_their_lines() {
     assert_eq!(lines, [3, 3, 5, 5, 6, 7, 8], "{found:?}");
     assert!(found.iter().any(|(_, m)| m == "d: the MAC 02:00:00:00:00:01 belongs to a"));
     assert!(found.iter().any(|(_, m)| m == "`a` is already in line 2"));
-    assert_eq!(csv_faults("nmae,nid\n")[0].1, "there is no column `nmae`; did you mean `name`?");
+    assert_eq!(csv_problems("nmae,nid\n")[0].1, "column `nmae` not found; did you mean `name`?");
     assert_eq!(
-        csv_faults("name,color\n")[0].1,
-        "there is no column `color`; for a label write `label:color`"
+        csv_problems("name,color\n")[0].1,
+        "column `color` not found; for a label write `label:color`"
     );
-    assert_eq!(csv_faults("name,name\n")[0].1, "there are two columns `name`");
-    assert_eq!(csv_faults("mac,ip\n")[0].0, 1);
+    assert_eq!(csv_problems("name,name\n")[0].1, "there are two columns `name`");
+    assert_eq!(csv_problems("mac,ip\n")[0].0, 1);
     assert_eq!(
-        csv_faults("name,nid\na,1,2\n"),
+        csv_problems("name,nid\na,1,2\n"),
         [(2, "there are 3 cells, but 2 columns".to_owned())]
     );
-    assert_eq!(csv_faults("name,nid\n")[0].1, "there are no nodes in it");
-    assert_eq!(csv_faults("")[0].0, 1);
+    assert_eq!(csv_problems("name,nid\n")[0].1, "the table has no nodes");
+    assert_eq!(csv_problems("")[0].0, 1);
     let error = read_csv("hosts.csv", b"name,nid\na,x\n").unwrap_err();
     assert!(error.to_string().starts_with("hosts.csv:2: `x` is not a nid"), "{error}");
-    assert!(faults(read_csv("x", b"name\n\xff\n"))[0].1.contains("UTF-8"));
+    assert!(diagnostics(read_csv("x", b"name\n\xff\n"))[0].1.contains("UTF-8"));
 }
 
 const INI: &str = "\
@@ -112,7 +113,7 @@ fn ansible_ini_inventory_becomes_nodes() {
     assert_eq!(spec(4).arch, Arch::X86_64);
     assert!(!format!("{imported:?}").contains("secret"));
     // The nid of a range is a nid of two nodes.
-    let found = faults(read_ansible("hosts", INI.as_bytes()));
+    let found = diagnostics(read_ansible("hosts", INI.as_bytes()));
     assert_eq!(found, [(9, "login-b: the nid 7 belongs to login-a".to_owned())]);
 }
 
@@ -152,7 +153,7 @@ fn ansible_yaml_inventory_becomes_nodes() {
 
 #[test]
 fn ansible_errors_are_reported() {
-    let of = |text: &str| faults(read_ansible("hosts", text.as_bytes()));
+    let of = |text: &str| diagnostics(read_ansible("hosts", text.as_bytes()));
     assert_eq!(of("[a]\nx foo\n")[0].0, 2);
     assert_eq!(of("[a\nx\n")[0].0, 1);
     assert_eq!(of("[a:what]\n")[0].0, 1);
@@ -201,7 +202,7 @@ proptest! {
                     prop_assert!(node.spec.check().is_empty());
                 }
             }
-            Err(error) => prop_assert!(!error.faults.is_empty()),
+            Err(error) => prop_assert!(!error.diagnostics.is_empty()),
         }
     }
 }

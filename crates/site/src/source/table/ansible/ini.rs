@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::{Faults, MAX_NODES};
+use super::super::{Diagnostics, MAX_NODES};
 use super::{Inventory, Vars, expand};
 
 enum Section {
@@ -11,7 +11,7 @@ enum Section {
     Vars(String),
 }
 
-pub(super) fn read(text: &str, faults: &mut Faults) -> Inventory {
+pub(super) fn read(text: &str, diagnostics: &mut Diagnostics) -> Inventory {
     let mut inventory = Inventory::default();
     let mut section = Section::Hosts("ungrouped".to_owned());
     for (line, number) in text.lines().zip(1u64..) {
@@ -19,7 +19,7 @@ pub(super) fn read(text: &str, faults: &mut Faults) -> Inventory {
         if line.is_empty() || line.starts_with(['#', ';']) {
             continue;
         }
-        if faults.is_full() {
+        if diagnostics.is_full() {
             break;
         }
         let done = if line.starts_with('[') && !is_host_range(line) {
@@ -28,7 +28,7 @@ pub(super) fn read(text: &str, faults: &mut Faults) -> Inventory {
             entry(line, number, &section, &mut inventory)
         };
         if let Err(message) = done {
-            faults.add(number, message);
+            diagnostics.add(number, message);
         }
     }
     inventory
@@ -85,7 +85,7 @@ fn entry(
 
 fn host(line: &str, number: u64, group: &str, inventory: &mut Inventory) -> Result<(), String> {
     let words = words(line)?;
-    let (pattern, rest) = words.split_first().ok_or_else(|| "there is no host".to_owned())?;
+    let (pattern, rest) = words.split_first().ok_or_else(|| "the line has no host".to_owned())?;
     let mut vars = Vars::new();
     for word in rest {
         let (key, value) = word

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::super::{Faults, MAX_NODES};
+use super::super::{Diagnostics, MAX_NODES};
 use super::{Inventory, Vars, expand};
 use crate::source::yaml;
 
@@ -19,22 +19,22 @@ struct Node {
     vars: Option<Vars>,
 }
 
-pub(super) fn read(text: &str, faults: &mut Faults) -> Inventory {
+pub(super) fn read(text: &str, diagnostics: &mut Diagnostics) -> Inventory {
     let mut inventory = Inventory::default();
     match yaml::parse::<BTreeMap<String, Option<Node>>>(text.as_bytes()) {
         Ok(top) => {
             for (name, group) in top {
-                add(&name, group.unwrap_or_default(), &mut inventory, faults);
+                add(&name, group.unwrap_or_default(), &mut inventory, diagnostics);
             }
         }
-        Err(message) => faults.add(0, message),
+        Err(message) => diagnostics.add(0, message),
     }
     inventory
 }
 
 /// As deep as the parser lets it be.
-fn add(name: &str, node: Node, inventory: &mut Inventory, faults: &mut Faults) {
-    if faults.is_full() {
+fn add(name: &str, node: Node, inventory: &mut Inventory, diagnostics: &mut Diagnostics) {
+    if diagnostics.is_full() {
         return;
     }
     let group = inventory.groups.entry(name.to_owned()).or_default();
@@ -44,7 +44,7 @@ fn add(name: &str, node: Node, inventory: &mut Inventory, faults: &mut Faults) {
         let names = match expand(&pattern, left) {
             Ok(names) => names,
             Err(message) => {
-                faults.add(0, message);
+                diagnostics.add(0, message);
                 continue;
             }
         };
@@ -57,6 +57,6 @@ fn add(name: &str, node: Node, inventory: &mut Inventory, faults: &mut Faults) {
     }
     for (child, node) in node.children.unwrap_or_default() {
         inventory.groups.entry(name.to_owned()).or_default().children.insert(child.clone());
-        add(&child, node.unwrap_or_default(), inventory, faults);
+        add(&child, node.unwrap_or_default(), inventory, diagnostics);
     }
 }
