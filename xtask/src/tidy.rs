@@ -170,10 +170,9 @@ const MODULE_WALLS: &[ModuleWall] = &[
             "std::thread",
         ],
     },
-    // The server: shared concepts, then the contexts, each above those it may use, then the
-    // composition. Every context is on the far side of those below it, so no cycle can form.
+    // The concepts that the contexts of the server share stand below all of them.
     ModuleWall {
-        source: "crates/server/src",
+        source: SERVER,
         near: &[
             "age_identities",
             "audited_commit",
@@ -205,43 +204,27 @@ const MODULE_WALLS: &[ModuleWall] = &[
         ],
         never: &[],
     },
-    ModuleWall {
-        source: "crates/server/src",
-        near: &["inventory"],
-        far: &["artifacts", "boot", "controller", "deploy", "hsm", "metadata", "provision"],
-        never: &[],
-    },
-    ModuleWall {
-        source: "crates/server/src",
-        near: &["hsm", "deploy", "artifacts", "boot"],
-        far: &["controller", "metadata", "provision"],
-        never: &[],
-    },
-    ModuleWall {
-        source: "crates/server/src",
-        near: &["artifacts", "deploy", "hsm"],
-        far: &["boot"],
-        never: &[],
-    },
-    ModuleWall {
-        source: "crates/server/src",
-        near: &["boot", "metadata", "provision"],
-        far: &["controller", "deploy", "hsm"],
-        never: &[],
-    },
-    ModuleWall {
-        source: "crates/server/src",
-        near: &["boot", "metadata"],
-        far: &["artifacts", "provision"],
-        never: &[],
-    },
-    ModuleWall {
-        source: "crates/server/src",
-        near: &["database", "backup"],
-        far: &["controller", "inventory", "boot", "metadata", "provision", "deploy", "upgrade"],
-        never: &[],
-    },
-    ModuleWall { source: "crates/server/src", near: &["database"], far: &["backup"], never: &[] },
+];
+
+const SERVER: &str = "crates/server/src";
+
+/// The composition of the server, which may use every context and which no context may use.
+const COMPOSITION: &str = "controller";
+
+/// The contexts of the server, each with the only other contexts that it may use. A row names only
+/// rows above it (a test checks), so each pair of contexts has at most one direction and no cycle
+/// can form. A new arrow is a decision that is made here.
+const CONTEXTS: &[(&str, &[&str])] = &[
+    ("database", &[]),
+    ("backup", &["database"]),
+    ("upgrade", &["backup"]),
+    ("deploy", &[]),
+    ("inventory", &[]),
+    ("artifacts", &["inventory"]),
+    ("hsm", &["inventory"]),
+    ("boot", &["inventory"]),
+    ("metadata", &["boot", "inventory"]),
+    ("provision", &["artifacts", "boot", "inventory", "metadata"]),
 ];
 
 /// Depended on for development only.
@@ -301,6 +284,7 @@ fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
             "rs" => {
                 rust(file, text, &mut problems);
                 module_walls(file, text, &mut problems);
+                context_walls(file, text, &mut problems);
             }
             "md" => {
                 links(root, file, text, &mut problems);
@@ -439,7 +423,7 @@ fn module_walls(file: &Path, text: &str, problems: &mut Vec<String>) {
     for wall in MODULE_WALLS {
         let Ok(inside) = file.strip_prefix(wall.source) else { continue };
         let path = inside.with_extension("");
-        let module = path.iter().next().and_then(|name| name.to_str()).unwrap_or_default();
+        let module = top_module(&path);
         if module == "lib" {
             exports(file, text, wall, problems);
         }
@@ -456,6 +440,37 @@ fn module_walls(file: &Path, text: &str, problems: &mut Vec<String>) {
             effects(file, text, wall, problems);
         }
     }
+}
+
+/// The code of a context must not name the composition, nor a context that its row does not list.
+fn context_walls(file: &Path, text: &str, problems: &mut Vec<String>) {
+    let Ok(inside) = file.strip_prefix(SERVER) else { return };
+    let path = inside.with_extension("");
+    let module = top_module(&path);
+    if !CONTEXTS.iter().any(|(context, _)| *context == module) {
+        return;
+    }
+    for (number, name) in mentions(text, path.iter().count()) {
+        if name == "*" || !context_permits(module, &name) {
+            let problem = format!("context `{module}` must not use `crate::{name}`");
+            problems.push(at(file, number, &problem));
+        }
+    }
+}
+
+/// Whether a context may use a module of the server.
+fn context_permits(context: &str, module: &str) -> bool {
+    let is_context = CONTEXTS.iter().any(|(name, _)| *name == module);
+    if module == context || !(is_context || module == COMPOSITION) {
+        return true;
+    }
+    let row = CONTEXTS.iter().find(|(name, _)| *name == context);
+    row.is_some_and(|(_, used)| used.contains(&module))
+}
+
+/// The module at the top of the crate that a file belongs to.
+fn top_module(path: &Path) -> &str {
+    path.iter().next().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
 /// A name that the root of the crate exports from the far side would lead around the wall.
@@ -781,6 +796,55 @@ mod tests {
             "examples/hoist.toml:1",
         ];
         assert_eq!(places, wanted, "{found:#?}");
+    }
+
+    #[test]
+    fn contexts_use_only_rows_above_them() {
+        for (number, (context, used)) in CONTEXTS.iter().enumerate() {
+            let above: Vec<&str> = CONTEXTS[..number].iter().map(|(name, _)| *name).collect();
+            let is_above = used.iter().all(|name| above.contains(name));
+            assert!(is_above, "`{context}` uses {used:?}, but only {above:?} stand above it");
+        }
+    }
+
+    #[test]
+    fn pairs_of_contexts_have_at_most_one_direction() {
+        let names = || CONTEXTS.iter().map(|(name, _)| *name).chain([COMPOSITION]);
+        for one in names() {
+            for other in names().filter(|other| *other != one) {
+                let are_both = context_permits(one, other) && context_permits(other, one);
+                assert!(!are_both, "`{one}` and `{other}` may use each other");
+            }
+        }
+    }
+
+    #[test]
+    fn shared_concepts_stand_below_every_context() {
+        let wall = MODULE_WALLS.iter().find(|wall| wall.source == SERVER).unwrap();
+        let mut far = wall.far.to_vec();
+        let mut contexts: Vec<&str> = CONTEXTS.iter().map(|(name, _)| *name).collect();
+        contexts.push(COMPOSITION);
+        far.sort_unstable();
+        contexts.sort_unstable();
+        assert_eq!(far, contexts);
+    }
+
+    #[test]
+    fn tidy_finds_arrows_that_no_context_may_have() {
+        let found = problems(&[
+            ("crates/server/src/artifacts.rs", "use crate::deploy::X;"),
+            ("crates/server/src/deploy.rs", "use crate::artifacts::X;"),
+            ("crates/server/src/hsm/x.rs", "use crate::backup::X;"),
+            ("crates/server/src/upgrade.rs", "use crate::backup::X;\nuse crate::controller::Y;"),
+            ("crates/server/src/controller.rs", "use crate::upgrade::X;"),
+        ]);
+        let wanted = [
+            "crates/server/src/artifacts.rs:1: context `artifacts` must not use `crate::deploy`",
+            "crates/server/src/deploy.rs:1: context `deploy` must not use `crate::artifacts`",
+            "crates/server/src/hsm/x.rs:1: context `hsm` must not use `crate::backup`",
+            "crates/server/src/upgrade.rs:2: context `upgrade` must not use `crate::controller`",
+        ];
+        assert_eq!(found, wanted);
     }
 
     #[test]
