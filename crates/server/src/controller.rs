@@ -245,7 +245,8 @@ impl Controller {
 fn warn_of_open_bss(policy: &Policy) {
     if policy.bss == BssAuth::Open {
         tracing::warn!(
-            "`bss.auth` is `open`: everybody who reaches this server can change what nodes boot"
+            "`bss.auth` is `open`: clients without a token can change the boot parameters of all nodes; set it \
+             to `token` or `jwks` to require one"
         );
     }
 }

@@ -21,12 +21,15 @@ pub(super) struct Computer<'a> {
 
 type Computation<T> = Result<T, String>;
 
+const UNKNOWN_COMPARISON: &str = "the left side of `> 0` is not supported; only \
+     `len($.roles.toSet().intersect(…))` is";
+
 impl Computer<'_> {
     pub(super) fn dependencies(&self, expr: &Expr) -> Computation<GuardedEntries<Dependency>> {
         let mut entries = Vec::new();
         self.cases(expr, NodeGroup::Everyone, &mut |item, guard| {
             let Expr::Map(pairs) = item else {
-                return Err("it lists something that is no map".to_owned());
+                return Err("an item of the list is not a map; write it as `{name: …}`".to_owned());
             };
             for (only, entry) in self.entries(pairs)? {
                 entries.push((NodeGroup::all(vec![guard.clone(), only]), entry));
@@ -41,7 +44,7 @@ impl Computer<'_> {
         self.cases(expr, NodeGroup::Everyone, &mut |item, guard| {
             match self.data(item)? {
                 Value::String(word) => entries.push((guard.clone(), word)),
-                _ => return Err("it lists something that is no name".to_owned()),
+                _ => return Err("an item of the list is not text; write the name of a task".to_owned()),
             }
             Ok(())
         })?;
@@ -61,7 +64,7 @@ impl Computer<'_> {
                 let mut rest = guard;
                 for case in arguments {
                     let Expr::Pair(condition, list) = case else {
-                        return Err("a case of `switch` is no pair".to_owned());
+                        return Err("a case of `switch` is not a pair; write `condition => list`".to_owned());
                     };
                     let who = self.who(condition)?;
                     self.cases(list, NodeGroup::all(vec![rest.clone(), who.clone()]), each)?;
@@ -69,7 +72,7 @@ impl Computer<'_> {
                 }
                 Ok(())
             }
-            _ => Err("it is neither a list nor a `switch`".to_owned()),
+            _ => Err("the expression is neither a list nor a `switch`; write the list out".to_owned()),
         }
     }
 
@@ -79,7 +82,7 @@ impl Computer<'_> {
         for (key, value) in pairs {
             let key = match key {
                 Expr::Name(key) | Expr::Text(key) => key.clone(),
-                _ => return Err("a key is no word".to_owned()),
+                _ => return Err("a key of the map is not a word; write it in quotes".to_owned()),
             };
             match roles_with_prefix(value) {
                 Some(text) if key == "role" => prefix = Some(text),
@@ -122,7 +125,7 @@ impl Computer<'_> {
             Expr::Not(inner) => self.who(inner).map(NodeGroup::not),
             Expr::Binary(Operator::In, one, two) if is_roles(two) => match &**one {
                 Expr::Text(name) => self.named(std::slice::from_ref(name)),
-                _ => Err("it looks for something that is no name among the roles".to_owned()),
+                _ => Err("the left side of `in $.roles` is not text; write the name of a role".to_owned()),
             },
             Expr::Call { of: Some(of), name, arguments } if name == "any" && is_roles(of) => {
                 match arguments.as_slice() {
@@ -130,22 +133,23 @@ impl Computer<'_> {
                         if **of == Expr::Root && name == "matches" =>
                     {
                         let [Expr::Text(text)] = arguments.as_slice() else {
-                            return Err("`matches` has no pattern".to_owned());
+                            return Err("`matches` has no pattern; give it one argument in quotes".to_owned());
                         };
                         let regex = Regex::new(text).map_err(|error| error.to_string())?;
                         let names: Vec<String> =
                             self.names.every().filter(|name| regex.is_match(name)).collect();
                         self.named(&names)
                     }
-                    _ => Err("`any` asks something that is not understood".to_owned()),
+                    _ => Err("the argument of `any` is not supported; only `$.matches(…)` is".to_owned()),
                 }
             }
             Expr::Binary(Operator::Greater, one, two) if **two == Expr::Number("0".to_owned()) => {
-                let shared = shared_roles(one).ok_or("a comparison is not understood")?;
+                let shared = shared_roles(one).ok_or(UNKNOWN_COMPARISON)?;
                 let names = match self.data(shared)? {
                     Value::Array(names) => names,
                     Value::Null => Vec::new(),
-                    _ => return Err("roles are compared with something that is no list".to_owned()),
+                    _ => return Err("`intersect` has an argument that is not a list; give it role names"
+                            .to_owned()),
                 };
                 let names: Vec<String> =
                     names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
@@ -177,13 +181,13 @@ impl Computer<'_> {
             Expr::Bool(value) => (*value).into(),
             Expr::Text(text) => text.clone().into(),
             Expr::Number(number) => {
-                serde_json::from_str(number).map_err(|_| format!("`{number}` is no number"))?
+                serde_json::from_str(number).map_err(|_| format!("`{number}` is not a number"))?
             }
             Expr::Root => self.settings.clone(),
             Expr::Field(of, name) => self.data(of)?.get(name).cloned().unwrap_or(Value::Null),
             Expr::Call { of: Some(of), name, arguments } if name == "get" => {
                 let Some(Expr::Text(key)) = arguments.first() else {
-                    return Err("`get` has no name".to_owned());
+                    return Err("`get` has no key; give it one in quotes".to_owned());
                 };
                 match (self.data(of)?.get(key), arguments.get(1)) {
                     (Some(value), _) => value.clone(),
@@ -196,7 +200,7 @@ impl Computer<'_> {
                 items.iter().map(|item| self.data(item)).collect::<Result<Vec<_>, _>>()?.into()
             }
             Expr::Map(pairs) if pairs.is_empty() => Value::Object(Map::new()),
-            _ => return Err("it asks for data in a way that is not understood".to_owned()),
+            _ => return Err("the expression is not supported; write the list out".to_owned()),
         })
     }
 }

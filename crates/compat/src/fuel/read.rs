@@ -425,11 +425,14 @@ fn read_tags(value: &Value, corpus: &mut Corpus) {
     }
 }
 
+/// The problem of a task of another form.
+const NO_MAP: &str = "the task is not a map; write its fields as `id: …`, `type: …`";
+
 fn normalised_task(
     value: &Value,
     diagnostics: &mut Vec<TaskDiagnostic>,
 ) -> Result<Task, TaskProblems> {
-    let map = value.as_object().ok_or_else(|| TaskProblems(vec!["it is no map".to_owned()]))?;
+    let map = value.as_object().ok_or_else(|| TaskProblems(vec![NO_MAP.to_owned()]))?;
     let file = value["file"].as_str().unwrap_or_default().to_owned();
     let mut problems = TaskProblems::default();
     let mut task = common(value, file, &mut problems);
@@ -451,7 +454,7 @@ fn yaml_task(
     at: usize,
     diagnostics: &mut Vec<TaskDiagnostic>,
 ) -> Result<Task, TaskProblems> {
-    let map = value.as_object().ok_or_else(|| TaskProblems(vec!["it is no map".to_owned()]))?;
+    let map = value.as_object().ok_or_else(|| TaskProblems(vec![NO_MAP.to_owned()]))?;
     let mut value = value.clone();
     if value["id"].is_null() {
         // Plug-ins of the first generation did not name their tasks.
@@ -503,8 +506,8 @@ fn read_whole(
 }
 
 fn common(value: &Value, file: String, problems: &mut TaskProblems) -> Task {
-    let id = text("id", &value["id"]).and_then(|id| id.ok_or_else(|| "it has no `id`".to_owned()));
-    let kind = value["type"].as_str().ok_or_else(|| "it has no `type`".to_owned());
+    let id = text("id", &value["id"]).and_then(|id| id.ok_or_else(|| "`id` is missing".to_owned()));
+    let kind = value["type"].as_str().ok_or_else(|| "`type` is missing".to_owned());
     let cross = |one: &str, other: &str| {
         let value = if value[one].is_null() { &value[other] } else { &value[one] };
         computable(one, value, dependencies)
@@ -512,7 +515,7 @@ fn common(value: &Value, file: String, problems: &mut TaskProblems) -> Task {
     let parameters = match &value["parameters"] {
         Value::Null => Ok(Map::new()),
         Value::Object(map) => Ok(map.clone()),
-        _ => Err("`parameters` is no map".to_owned()),
+        _ => Err("`parameters` is not a map".to_owned()),
     };
     Task {
         id: problems.take(id),

@@ -497,7 +497,7 @@ fn file_sizes_are_bounded() {
 #[test]
 fn invalid_files_are_errors_that_name_the_task() {
     let refused = |text: &str| tree(&[("tasks.yaml", text)]).expect_err(text).to_string();
-    assert!(refused("- {id: t}").contains("task `t`: it has no `type`"));
+    assert!(refused("- {id: t}").contains("task `t`: `type` is missing"));
     assert!(refused("- {id: t, type: shell, requires: {a: b}}").contains("`requires`"));
     assert!(refused("- {id: t, type: shell, condition: [1]}").contains("`condition`"));
     let strategy = "- {id: t, type: shell, parameters: {strategy: {type: parallel, amount: -1}}}";
@@ -543,10 +543,10 @@ fn faults_of_a_tree_are_reported_together() {
     assert_eq!(
         errors.to_string().lines().collect::<Vec<_>>(),
         [
-            "a/tasks.yaml:1: task `one`: it has no `type`",
+            "a/tasks.yaml:1: task `one`: `type` is missing",
             "a/tasks.yaml:1: task `one`: `requires` is neither a name nor a list of names",
             "a/tasks.yaml:1: task `one`: `condition` is neither true, false nor an expression",
-            "a/tasks.yaml:1: task no. 2: it is no map",
+            "a/tasks.yaml:1: task no. 2: the task is not a map; write its fields as `id: …`, `type: …`",
             "b/tasks.yaml: expected a list of tasks, found a map",
             "node_roles.yaml: `tags` is neither a name nor a list of names",
             "c/tasks.yaml:1: the task `two` is in c/tasks.yaml:1 already",

@@ -33,7 +33,7 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
         let playbook = input.wanted("playbook").map(str::to_owned);
         let extra = input.get("extra").cloned();
         if extra.as_ref().is_some_and(|extra| !extra.is_object()) {
-            input.report("extra", "a mapping is wanted here");
+            input.report("extra", "expected a mapping");
         }
         let check = input.flag("check");
         Some(Input { playbook: playbook?, extra, check })

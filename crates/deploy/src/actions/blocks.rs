@@ -46,7 +46,7 @@ pub(super) struct Blocks<'a> {
 
 impl<'a> Blocks<'a> {
     pub(super) fn open(path: &Path, until: Until<'a>) -> io::Result<BufReader<Self>> {
-        let odd = || io::Error::other(format!("`{}` is no plain file", path.display()));
+        let odd = || io::Error::other(format!("`{}` is not a regular file", path.display()));
         // Only to open some devices does something already.
         if !fs_err::metadata(path)?.is_file() {
             return Err(odd());

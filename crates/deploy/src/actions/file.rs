@@ -27,7 +27,7 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
         let path = input.wanted("path").map(str::to_owned);
         let text = input.text("text").map(str::to_owned);
         if text.is_none() && input.get("text").is_none() {
-            input.report("text", "it is missing");
+            input.report("text", "the field is missing; give it a value");
         }
         let mode = input.mode("mode");
         let owner = input.text("owner").map(str::to_owned);

@@ -32,7 +32,7 @@ pub(super) fn parse_at<'a, T>(
     let fields = value.as_object();
     let mut input = Input { at, fields, known: Vec::new(), diagnostics: Vec::new() };
     if fields.is_none() && !value.is_null() {
-        input.report("", "a mapping is wanted here");
+        input.report("", "expected a mapping");
     }
     let parsed = read(&mut input);
     input.refuse_unknown();
@@ -65,31 +65,31 @@ impl<'a> Input<'a> {
         let value = self.get(field)?;
         match value.as_str() {
             Some(text) if text.len() > MAX_TEXT => {
-                self.report(field, format!("it has {} bytes; at most {MAX_TEXT} fit", text.len()));
+                self.report(field, format!("the text has {} bytes; at most {MAX_TEXT} fit", text.len()));
                 None
             }
             Some(text) if text.contains('\0') => {
-                self.report(field, "it has a zero byte");
+                self.report(field, "the text has a zero byte; remove it");
                 None
             }
             Some(text) => Some(text),
             None => {
-                self.report(field, format!("a text is wanted, not `{value}`"));
+                self.report(field, format!("expected text, found `{value}`"));
                 None
             }
         }
     }
 
-    /// A text that has to be there and says something.
+    /// A text that must be present and not empty.
     pub(super) fn wanted(&mut self, field: &'static str) -> Option<&'a str> {
         let diagnostics = self.diagnostics.len();
         match self.text(field) {
             Some("") => {
-                self.report(field, "it is empty");
+                self.report(field, "the text is empty; give it a value");
                 None
             }
             None if self.diagnostics.len() == diagnostics => {
-                self.report(field, "it is missing");
+                self.report(field, "the field is missing; give it a value");
                 None
             }
             found => found,
@@ -101,7 +101,7 @@ impl<'a> Input<'a> {
             None => false,
             Some(Value::Bool(flag)) => *flag,
             Some(other) => {
-                self.report(field, format!("true or false is wanted, not `{other}`"));
+                self.report(field, format!("expected true or false, found `{other}`"));
                 false
             }
         }
@@ -111,7 +111,7 @@ impl<'a> Input<'a> {
         let value = self.get(field)?;
         let number = value.as_u64();
         if number.is_none() {
-            self.report(field, format!("a whole number is wanted, not `{value}`"));
+            self.report(field, format!("expected a whole number, found `{value}`"));
         }
         number
     }
@@ -120,7 +120,7 @@ impl<'a> Input<'a> {
         let value = self.get(field)?;
         let list = value.as_array();
         if list.is_none() {
-            self.report(field, format!("a list is wanted, not `{value}`"));
+            self.report(field, format!("expected a list, found `{value}`"));
         }
         list
     }
@@ -130,7 +130,7 @@ impl<'a> Input<'a> {
         for value in self.list(field).into_iter().flatten() {
             match scalar(value) {
                 Some(text) => texts.push(text),
-                None => self.report(field, format!("a text is wanted, not `{value}`")),
+                None => self.report(field, format!("expected text, found `{value}`")),
             }
         }
         texts
@@ -141,7 +141,7 @@ impl<'a> Input<'a> {
         let mut variables = BTreeMap::new();
         let Some(value) = self.get(field) else { return variables };
         let Some(given) = value.as_object() else {
-            self.report(field, format!("a mapping is wanted, not `{value}`"));
+            self.report(field, format!("expected a mapping, found `{value}`"));
             return variables;
         };
         for (name, value) in given {
@@ -178,7 +178,7 @@ impl<'a> Input<'a> {
                 self.report(field, "unknown field");
                 let hint = match nearest(field, self.known.iter().copied()) {
                     Some(close) => format!("did you mean `{close}`?"),
-                    None if self.known.is_empty() => "it takes none".to_owned(),
+                    None if self.known.is_empty() => "the action has no fields".to_owned(),
                     None => format!("there are {}", self.known.join(", ")),
                 };
                 self.diagnostics.last_mut().expect("just added").hint = Some(hint);

@@ -22,22 +22,22 @@ pub(super) fn of_file(path: &Path) -> Result<Shown, Failure> {
         meta => meta.map_err(|error| io_error(&error))?,
     };
     if !meta.is_file() {
-        return Ok(Err("it is no plain file"));
+        return Ok(Err("the path is not a regular file"));
     }
     if meta.len() > line_diff::MAX_SHOWN as u64 {
-        return Ok(Err("it is too large"));
+        return Ok(Err("the file is too large"));
     }
     if let Err(why) = of_mode(Some(meta.permissions().mode())) {
         return Ok(Err(why));
     }
     let bytes = fs_err::read(path).map_err(|error| io_error(&error))?;
-    Ok(String::from_utf8(bytes).map_err(|_| "it is no text"))
+    Ok(String::from_utf8(bytes).map_err(|_| "the file is not UTF-8 text"))
 }
 
 /// Whether a file with this mode may be shown.
 pub(super) fn of_mode(mode: Option<u32>) -> Result<(), &'static str> {
     match mode {
-        Some(mode) if mode & ALL_MAY_READ == 0 => Err("not everybody may read it"),
+        Some(mode) if mode & ALL_MAY_READ == 0 => Err("not all users may read the file"),
         _ => Ok(()),
     }
 }

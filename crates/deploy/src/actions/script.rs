@@ -40,13 +40,13 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
             (Some(text), None) => Some(Source::Text(text.to_owned())),
             (None, Some(path)) => Some(Source::Path(path.to_owned())),
             _ => {
-                input.report("", "one of `text` and `path` is wanted");
+                input.report("", "exactly one of `text` and `path` is required");
                 None
             }
         };
         let interpreter = input.text("interpreter").map(str::to_owned);
         if interpreter.as_deref() == Some("") {
-            input.report("interpreter", "it is empty");
+            input.report("interpreter", "the text is empty; name a program");
         }
         let args = input.texts("args");
         let options = Options::read(input);

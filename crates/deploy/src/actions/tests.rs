@@ -225,8 +225,8 @@ fn faults_of_an_input_are_reported_together() {
     assert_eq!(
         found,
         [
-            "command: it is missing",
-            "cwd: a text is wanted, not `3`",
+            "command: the field is missing; give it a value",
+            "cwd: expected text, found `3`",
             "env: `1A` cannot be the name of a variable",
             "env: `HOIST_RUN` is set by hoist; choose another name",
             "env: `B` wants a text",
@@ -242,11 +242,11 @@ fn faults_of_an_input_are_reported_together() {
     );
     assert_eq!(
         diagnostics("file", &json!({"path": "a", "text": "", "mode": 644})),
-        ["mode: a text is wanted, not `644`"]
+        ["mode: expected text, found `644`"]
     );
     assert_eq!(
         diagnostics("script", &json!({"text": "a", "path": "b"})),
-        [": one of `text` and `path` is wanted"]
+        [": exactly one of `text` and `path` is required"]
     );
     assert_eq!(
         diagnostics("wait", &json!({"for": {"tcp": "db"}})),
@@ -254,7 +254,7 @@ fn faults_of_an_input_are_reported_together() {
     );
     assert_eq!(
         diagnostics("wait", &json!({"for": {"ms": 1, "path": "x"}})),
-        ["for: one of `tcp`, `path` and `ms` is wanted"]
+        ["for: exactly one of `tcp`, `path` and `ms` is required"]
     );
     assert_eq!(
         diagnostics("http", &json!({"url": "ftp://x", "status": 99, "method": "get"})).len(),
@@ -262,10 +262,10 @@ fn faults_of_an_input_are_reported_together() {
     );
     assert_eq!(
         diagnostics("ansible", &json!({"playbook": "x", "extra": 1})),
-        ["extra: a mapping is wanted here"]
+        ["extra: expected a mapping"]
     );
     let long = json!({"path": "a", "text": "x".repeat(input::MAX_TEXT + 1)});
-    assert_eq!(diagnostics("file", &long), ["text: it has 1048577 bytes; at most 1048576 fit"]);
+    assert_eq!(diagnostics("file", &long), ["text: the text has 1048577 bytes; at most 1048576 fit"]);
     assert_eq!(
         diagnostics("file", &json!({"path": "a", "text": "x".repeat(input::MAX_TEXT)})),
         [""; 0]

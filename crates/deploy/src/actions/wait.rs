@@ -31,7 +31,7 @@ enum For {
 fn read(input: &Value) -> Result<For, Vec<Diagnostic>> {
     parse(input, |input| {
         let Some(given) = input.get("for") else {
-            input.report("for", "it is missing");
+            input.report("for", "the field is missing; give it a value");
             return None;
         };
         let mut all = super::input::parse_at(given, "for".to_owned(), |input| {
@@ -40,7 +40,7 @@ fn read(input: &Value) -> Result<For, Vec<Diagnostic>> {
             let time = input.number("ms").map(|ms| For::Time(Duration::from_millis(ms)));
             let all: Vec<For> = [tcp, path, time].into_iter().flatten().collect();
             if all.len() != 1 {
-                input.report("", "one of `tcp`, `path` and `ms` is wanted");
+                input.report("", "exactly one of `tcp`, `path` and `ms` is required");
             }
             if let Some(For::Tcp(address)) = all.first() {
                 let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());

@@ -148,7 +148,7 @@ fn controller_with_bss_environment_answers_as_bss_did() {
         "boot.chain_base from BSS's BSS_IPXE_SERVER",
         "BSS_DBHOST",
         "hoist boot import-bss",
-        "everybody who reaches this server can change what nodes boot",
+        "clients without a token can change the boot parameters of all nodes",
     ] {
         assert!(told.contains(expected), "{expected} is not in {told}");
     }

@@ -153,7 +153,7 @@ fn plan_shows_changes_bounded_and_without_secrets() {
     let planned = controller.does(&[&["deploy", "plan", &file][..], &on].concat());
     assert!(planned.contains("page@db1 would change"), "{planned}");
     assert!(planned.contains("  -two [hidden]\n  +TWO\n"), "{planned}");
-    assert!(planned.contains("(not shown: not everybody may read it)"), "{planned}");
+    assert!(planned.contains("(not shown: not all users may read the file)"), "{planned}");
     assert!(!planned.contains("swordfish") && !planned.contains("of the house"), "{planned}");
     assert!(
         planned.contains("2 would change files, 0 would not, 3 cannot be predicted"),

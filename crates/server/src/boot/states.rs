@@ -306,7 +306,7 @@ fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refu
     let run = draft.boot_state(id).and_then(|state| state.provisioning.as_ref());
     if let Some(Provisioning { run, .. }) = run {
         let name = &node.name;
-        let what = format!("it is in run {run} of provisioning, which decides what it boots");
+        let what = format!("provisioning run {run} controls its boot state");
         let diagnostic =
             Diagnostic::new("", what).hint(format!("`hoist provision abort {name}` first"));
         return Some(Refusal::of(Reason::InUse, Kind::Node, name, diagnostic));

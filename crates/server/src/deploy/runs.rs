@@ -112,7 +112,7 @@ pub(super) enum RunsError {
     Broken(String, #[source] FolderError),
     #[error("{MAX_LIVE} runs are active; wait until one of them ends")]
     TooMany,
-    #[error("the run cannot be kept")]
+    #[error("cannot save the run")]
     Folder(#[from] FolderError),
     #[error("the run has ended; `resume` makes it go on")]
     Ended,

@@ -42,7 +42,8 @@ use hoist_chassis::route::{AccessClass, Route};
 const MAX_REQUEST: usize = 4096;
 
 /// Why a node gets no secrets, and the remedy.
-pub(crate) const NO_ADDRESS: &str = "the node has no address of its own in the inventory, so anybody may be it; no secrets are given";
+pub(crate) const NO_ADDRESS: &str = "the node gets no secrets: it has no address of its own in the \
+     inventory, so any host could send this request";
 pub(crate) const NO_ADDRESS_REMEDY: &str = "declare its address (`hoist node set NODE --ip …`), or \
      start the run with `--secrets-without-address`";
 

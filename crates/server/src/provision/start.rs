@@ -148,7 +148,7 @@ async fn check_addresses(
         count += 1;
         if diagnostics.len() < MAX_TOLD {
             let message =
-                format!("it has no address of its own, and gets secrets: {}", names.join(", "));
+                format!("the node has no address, and its layers have secrets: {}", names.join(", "));
             let hint = format!("`hoist node set {} --ip …`", node.name);
             diagnostics.push(Diagnostic {
                 at: format!("Node {}", node.name),
@@ -160,7 +160,9 @@ async fn check_addresses(
     if diagnostics.is_empty() {
         return Ok(());
     }
-    let detail = format!("{count} of the nodes would get secrets, and anybody may be them");
+    let detail = format!(
+        "{count} nodes without an address would get secrets, which any host could then request"
+    );
     let mut problem = Problem::new(Code::NoAddress, detail);
     problem.remedy = Some(NO_ADDRESS_REMEDY.to_owned());
     problem.errors = diagnostics;
@@ -226,7 +228,7 @@ fn choose<'i>(
                 let given = Some(document.clone());
                 chosen.push(ChosenNode { node, profile, given });
             } else {
-                let why = "nothing is known of what it had before".to_owned();
+                let why = "no earlier installation of the node is recorded".to_owned();
                 left_out.push(LeftOutNode { node: node.name.clone(), why });
             }
         } else if let Some(profile) = named.or_else(|| decide::profile_of(roster, &node)) {
@@ -277,14 +279,14 @@ fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Diagn
         |message: String, hint: String| Diagnostic { at: at.clone(), message, hint: Some(hint) };
     if node.is_protected() {
         let hint = format!("`hoist node protect --off {}` first", node.name);
-        return Some(diagnostic("it is protected".to_owned(), hint));
+        return Some(diagnostic("the node is protected".to_owned(), hint));
     }
     let state = roster.boot_state(node.id)?;
     let since = state
         .installed
         .filter(|_| !request.reinstall && !request.previous && !request.how.retire)?;
-    let hint = "`--reinstall` writes over what is on its disks".to_owned();
-    Some(diagnostic(format!("it is installed since {since}"), hint))
+    let hint = "`--reinstall` overwrites its disks".to_owned();
+    Some(diagnostic(format!("the node is installed since {since}"), hint))
 }
 
 /// A retired machine must not leave with readable data.

@@ -458,10 +458,10 @@ fn fifo_is_neither_opened_nor_replaced() {
         let reason = node.reason("copy", json!({"from": "pipe", "to": "new"}));
         assert!(reason.starts_with("file `"), "{reason}");
         let reason = node.reason("script", json!({"path": "pipe"}));
-        assert!(reason.ends_with("is no plain file"), "{reason}");
+        assert!(reason.ends_with("is not a regular file"), "{reason}");
         let tls = json!({"url": "https://127.0.0.1:1/", "ca": "pipe"});
         let reason = node.reason("http", tls);
-        assert!(reason.ends_with("is no plain file"), "{reason}");
+        assert!(reason.ends_with("is not a regular file"), "{reason}");
     });
 }
 
@@ -523,7 +523,7 @@ fn preview_hides_files_that_are_not_world_readable() {
     node.write("conf", "password: one\n");
     let hidden = |predicted: Prediction| {
         let Prediction::Diff(diff) = predicted else { panic!("{predicted:?}") };
-        assert!(diff.contains("(not shown: not everybody may read it)"), "{diff}");
+        assert!(diff.contains("(not shown: not all users may read the file)"), "{diff}");
         assert!(!diff.contains("password"), "{diff}");
     };
     let text = "password: two\n";
@@ -543,7 +543,7 @@ fn preview_does_not_follow_links() {
     std::os::unix::fs::symlink(node.path("elsewhere"), node.path("conf")).unwrap();
     let predicted = node.predict("file", json!({"path": "conf", "text": "x\n"}));
     let Prediction::Diff(diff) = predicted else { panic!("{predicted:?}") };
-    assert!(diff.ends_with("(not shown: it is no plain file)\n"), "{diff}");
+    assert!(diff.ends_with("(not shown: the path is not a regular file)\n"), "{diff}");
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn faults_inside_a_list_are_reported_with_their_place() {
         diagnostics("steps", &list),
         [
             "steps[0].action: action `fil` not found; did you mean `file`?",
-            "steps[1].input.command: it is missing",
+            "steps[1].input.command: the field is missing; give it a value",
             "steps[1].input.comand: unknown field; did you mean `command`?",
             "steps[1].nam: unknown field; did you mean `name`?",
             "steps[2].action: action `steps` not found",

@@ -34,7 +34,7 @@ async fn a_node_goes_back_to_the_profile_and_the_images_that_it_had() {
     let site = site(|_| {}).await;
     let back = json!({"selector": "node:n1", "previous": true});
     let problem = site.post("/provision/v1/runs", &back).await.problem(409, "conflict");
-    assert!(problem.detail.contains("nothing is known of what it had before"), "{problem:?}");
+    assert!(problem.detail.contains("no earlier installation of the node is recorded"), "{problem:?}");
     let (first, before) = installed(&site, 1, &json!({"selector": "node:n1"})).await;
     site.post("/provision/v1/runs", &back).await.problem(409, "conflict");
     change(&site).await;
@@ -95,7 +95,7 @@ async fn restored_node_is_not_restored_again() {
     until(&site, &id, "n1", "undone").await;
     let back = json!({"selector": "node:n1", "previous": true});
     let problem = site.post("/provision/v1/runs", &back).await.problem(409, "conflict");
-    assert!(problem.detail.contains("nothing is known of what it had before"), "{problem:?}");
+    assert!(problem.detail.contains("no earlier installation of the node is recorded"), "{problem:?}");
     site.stop().await;
 }
 
