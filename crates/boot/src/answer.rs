@@ -25,7 +25,7 @@ use crate::agent::{self, NoAgent};
 use crate::bss::host_name;
 use crate::command_line::{self, Line, Names, Surroundings, resolve, resolve_in};
 use crate::memo::Memo;
-use crate::presign::{S3, is_s3};
+use crate::presign::{PresignError, S3, is_s3};
 use crate::request::{BootRequest, Who};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{BootContext, Choice, Recurrence, Source, Table};
@@ -565,8 +565,8 @@ impl Booter {
         }
         let made = match self.make(case, node, choice) {
             Ok(made) => made,
-            Err(RenderError::Sign { detail }) => {
-                return Answer::NotFound { node: served.node, detail };
+            Err(RenderError::Sign(error)) => {
+                return Answer::NotFound { node: served.node, detail: error.to_string() };
             }
             Err(RenderError::Template { error, chain }) => {
                 // Any client can repeat such requests, so at most one line is logged per second.
@@ -696,7 +696,7 @@ impl Booter {
     ) -> Result<(String, Vec<String>), RenderError> {
         let one = |url: &str| {
             let url = resolve(case.roster, base, url);
-            self.signed(&url, case.now).map_err(|detail| RenderError::Sign { detail })
+            self.signed(&url, case.now).map_err(RenderError::Sign)
         };
         match &choice.source {
             Source::Config(config) => {
@@ -713,13 +713,13 @@ impl Booter {
         }
     }
 
-    fn signed(&self, url: &str, now: Timestamp) -> Result<String, String> {
+    fn signed(&self, url: &str, now: Timestamp) -> Result<String, SignError> {
         if !is_s3(url) {
             return Ok(url.to_owned());
         }
         match &self.settings.s3 {
-            Some(s3) => s3.sign(url, now).map_err(|error| error.to_string()),
-            None => Err(format!("cannot sign `{url}`: `s3.endpoint` and its keys are not set")),
+            Some(s3) => Ok(s3.sign(url, now)?),
+            None => Err(SignError::NotSet(url.to_owned())),
         }
     }
 
@@ -794,7 +794,7 @@ impl Booter {
         let case = Case { roster, table, asked, standing, place, now, is_skeleton: false };
         match self.make(&case, Some(node), choice) {
             Ok(made) => Ok(made.script),
-            Err(RenderError::Sign { detail }) => Err(ScriptError::Image(detail)),
+            Err(RenderError::Sign(error)) => Err(ScriptError::Image(error.to_string())),
             Err(RenderError::Template { error, .. }) => Err(ScriptError::Template(error)),
         }
     }
@@ -847,8 +847,17 @@ struct RenderedScript {
     line: String,
 }
 
+/// Why an `s3://` URL of a kernel or initrd cannot be signed.
+#[derive(Debug, thiserror::Error)]
+enum SignError {
+    #[error("cannot sign `{0}`: `s3.endpoint` and its keys are not set")]
+    NotSet(String),
+    #[error(transparent)]
+    Presign(#[from] PresignError),
+}
+
 enum RenderError {
-    Sign { detail: String },
+    Sign(SignError),
     Template { error: TemplateError, chain: Chain },
 }
 

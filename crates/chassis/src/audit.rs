@@ -69,6 +69,19 @@ pub enum AuditError {
     Damaged { key: Key, detail: String },
 }
 
+/// The place where the chain is broken.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error(transparent)]
+    Damaged(#[from] AuditError),
+    #[error("entry {0} is missing")]
+    Missing(u64),
+    #[error("entry {0} does not follow the one before it")]
+    Unlinked(u64),
+    #[error("entry {0} was changed")]
+    Changed(u64),
+}
+
 /// The end of the chain, or the last entry that retention removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Mark {
@@ -187,8 +200,8 @@ impl AuditLog {
                     last = Mark { seq: entry.seq, hash: entry.hash };
                     ScanStep::Go
                 }
-                Err(detail) => {
-                    broken = Some((last.seq + 1, detail));
+                Err(error) => {
+                    broken = Some((last.seq + 1, error.to_string()));
                     ScanStep::Enough
                 }
             }
@@ -260,16 +273,16 @@ pub fn excess(
 }
 
 /// The entry, if it follows `last` and its hash is right.
-fn check_link(record: &Record, last: &Mark) -> Result<AuditEntry, String> {
-    let entry: AuditEntry = parse(record).map_err(|error| error.to_string())?;
+fn check_link(record: &Record, last: &Mark) -> Result<AuditEntry, LinkError> {
+    let entry: AuditEntry = parse(record)?;
     if entry.seq != last.seq + 1 || record.key != entry_key(entry.seq) {
-        return Err(format!("entry {} is missing", last.seq + 1));
+        return Err(LinkError::Missing(last.seq + 1));
     }
     if entry.prev != last.hash {
-        return Err(format!("entry {} does not follow the one before it", entry.seq));
+        return Err(LinkError::Unlinked(entry.seq));
     }
     if digest(&entry) != entry.hash {
-        return Err(format!("entry {} was changed", entry.seq));
+        return Err(LinkError::Changed(entry.seq));
     }
     Ok(entry)
 }

@@ -122,8 +122,14 @@ pub enum JobOutcome {
     Checked { failed: Option<FailedCheck> },
     Ran { end: End },
     Verified { failed: Option<FailedCheck> },
-    Predicted(Result<Prediction, String>),
+    Predicted(Result<Prediction, PredictionError>),
 }
+
+/// Why the changes of a step cannot be predicted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(transparent)]
+#[error("{0}")]
+pub struct PredictionError(pub String);
 
 impl JobOutcome {
     pub fn event(self, step: StepId, attempt: u32) -> Event {
@@ -157,7 +163,7 @@ impl JobOutcome {
                 Self::Ran { end: End::Failed { kind: FailureKind::Internal, reason } }
             }
             JobKind::Verify => Self::Verified { failed: Some(FailedCheck::not_made(reason)) },
-            JobKind::Predict => Self::Predicted(Err(reason)),
+            JobKind::Predict => Self::Predicted(Err(PredictionError(reason))),
         }
     }
 }
@@ -353,7 +359,9 @@ fn redact(outcome: JobOutcome, redactions: &Redactions) -> JobOutcome {
             diff.truncate(diff.floor_char_boundary(MAX_REASON));
             JobOutcome::Predicted(Ok(Prediction::Diff(diff)))
         }
-        JobOutcome::Predicted(Err(reason)) => JobOutcome::Predicted(Err(text(reason))),
+        JobOutcome::Predicted(Err(PredictionError(reason))) => {
+            JobOutcome::Predicted(Err(PredictionError(text(reason))))
+        }
         JobOutcome::Predicted(other) => JobOutcome::Predicted(other),
     }
 }
@@ -381,7 +389,8 @@ impl Work<'_> {
             JobKind::Start => JobOutcome::Ran { end: self.start() },
             JobKind::Verify => JobOutcome::Verified { failed: self.look(&step.after, true).err() },
             JobKind::Predict => {
-                JobOutcome::Predicted(self.predict().map_err(|failure| failure.reason))
+                let predicted = self.predict();
+                JobOutcome::Predicted(predicted.map_err(|failure| PredictionError(failure.reason)))
             }
         }
     }

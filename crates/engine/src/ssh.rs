@@ -49,7 +49,12 @@ pub struct SshSetup {
 }
 
 /// Finds the way to a subject.
-pub type Find = Arc<dyn Fn(&str) -> Result<Target, String> + Send + Sync>;
+pub type Find = Arc<dyn Fn(&str) -> Result<Target, FindError> + Send + Sync>;
+
+/// Why a subject cannot be reached, with the remedy. A retry is useless.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FindError(pub String);
 
 impl std::fmt::Debug for SshSetup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

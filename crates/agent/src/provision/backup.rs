@@ -49,23 +49,34 @@ impl BackupSender {
         taken.iter().filter_map(fails).collect()
     }
 
-    fn send_one(&self, taken: &TakenBackup, deadline: Instant) -> Result<(), String> {
+    fn send_one(&self, taken: &TakenBackup, deadline: Instant) -> Result<(), SendError> {
         // A call to an unreachable controller is slow, and there may be many disks.
         if Instant::now() >= deadline {
-            return Err("timed out".to_owned());
+            return Err(SendError::TimedOut);
         }
-        let backup = packed(taken).map_err(|error| error.to_string())?;
+        let backup = packed(taken).map_err(SendError::Pack)?;
         let mut pause = FIRST_PAUSE;
         loop {
             let Err(error) = self.controller.backup(&self.job, &backup) else { return Ok(()) };
             let is_over = Instant::now() + pause > deadline || self.cancel.is_cancelled();
             if is_over || matches!(error, CallError::Refused(_) | CallError::Over(_)) {
-                return Err(error.to_string());
+                return Err(SendError::Call(error));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
+}
+
+/// Why the controller has no copy of a backup.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error("timed out")]
+    TimedOut,
+    #[error("{0}")]
+    Pack(io::Error),
+    #[error("{0}")]
+    Call(CallError),
 }
 
 fn packed(taken: &TakenBackup) -> io::Result<DiskBackup> {

@@ -8,6 +8,7 @@ use hoist_provision::partition_table as table;
 
 use super::path::by_path;
 use super::{Failure, Machine, entries, name_of, number, text};
+use crate::disk::OpenError;
 use crate::{ReadIo, nvme, signature};
 
 /// Prefixes of devices that are made of disks or of memory.
@@ -63,7 +64,7 @@ impl Machine {
         let mut links = self.links(name);
         let others = paths.map(|path| format!("by-path/{path}"));
         links.extend(others.filter(|path| !links.contains(path)).collect::<Vec<_>>());
-        let unreadable = content.as_ref().err().cloned();
+        let unreadable = content.as_ref().err().map(ToString::to_string);
         let (table, signatures) = content.unwrap_or_default();
         DiskFacts {
             kernel_name: name.to_owned(),
@@ -105,10 +106,9 @@ impl Machine {
         name: &str,
         sys: &Path,
         sector: u32,
-    ) -> Result<(Option<TableFacts>, Vec<Signature>), String> {
-        let io = ReadIo::open(&self.device(name), sector).map_err(|error| chain(&error))?;
-        let failed = |error: std::io::Error| error.to_string();
-        let mut found = table::read(&io, sector).map_err(failed)?.facts();
+    ) -> Result<(Option<TableFacts>, Vec<Signature>), ContentError> {
+        let io = ReadIo::open(&self.device(name), sector).map_err(ContentError::Open)?;
+        let mut found = table::read(&io, sector).map_err(ContentError::Read)?.facts();
         for partition in found.iter_mut().flat_map(|table| &mut table.partitions) {
             let is_it = |known: &String| {
                 let known = sys.join(known);
@@ -117,7 +117,7 @@ impl Machine {
             };
             partition.kernel_name = entries(sys).into_iter().find(is_it);
         }
-        Ok((found, signature::find(&io, sector).map_err(failed)?))
+        Ok((found, signature::find(&io, sector).map_err(ContentError::Read)?))
     }
 
     /// The links of udev, if it runs.
@@ -134,6 +134,15 @@ impl Machine {
         }
         links
     }
+}
+
+/// Why the content of a disk is unknown.
+#[derive(Debug, thiserror::Error)]
+enum ContentError {
+    #[error("{}", chain(.0))]
+    Open(OpenError),
+    #[error("{0}")]
+    Read(std::io::Error),
 }
 
 fn serial(sys: &Path) -> Option<String> {

@@ -10,10 +10,10 @@ use crate::plan::{Plan, Step, StepId};
 use crate::record::FailureKind;
 
 use super::output::{RedactedSecrets, Redactions};
-use super::{ExecutionSite, panic_message};
+use super::{ExecutionSite, PredictionError, panic_message};
 
-/// The prediction of a step on another machine, or why there is none.
-pub type DryRunResult = (StepId, Result<Prediction, String>);
+/// The prediction of a step on another machine, or the reason why there is none.
+pub type DryRunResult = (StepId, Result<Prediction, PredictionError>);
 
 /// Predicts the steps of one plan. Secrets that the plan names are redacted.
 #[derive(Debug)]

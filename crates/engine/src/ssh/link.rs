@@ -128,7 +128,8 @@ impl<'a> Link<'a> {
     /// One session, to its end.
     fn hold(&mut self) -> Result<(), SessionError> {
         let setup = &self.links.setup;
-        let target = (setup.target)(self.machine).map_err(SessionError::Refused)?;
+        let found = (setup.target)(self.machine);
+        let target = found.map_err(|error| SessionError::Refused(error.to_string()))?;
         target
             .check()
             .map_err(|error| SessionError::Refused(format!("{}: {error}", self.machine)))?;

@@ -11,6 +11,14 @@ const MAX_LISTS: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob(String);
 
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NamePatternError {
+    #[error("more than {MAX_LISTS} lists of numbers in `{0}`")]
+    TooManyLists(String),
+    #[error("`{0}` has no list of numbers; write it like n[1-20,30]")]
+    NoNumbers(String),
+}
+
 impl Glob {
     pub fn exact(text: &str) -> Self {
         Self(text.to_owned())
@@ -21,7 +29,7 @@ impl Glob {
     }
 
     /// Of names of nodes, in which `[1-20,30]` stands for these numbers, with any zeros in front.
-    pub(crate) fn of_names(text: &str) -> Result<Self, String> {
+    pub(crate) fn of_names(text: &str) -> Result<Self, NamePatternError> {
         let mut lists = text.split('[');
         let is_plain = lists.next().is_some_and(|start| !start.contains(']'));
         let is_list = |part: &str| {
@@ -30,10 +38,10 @@ impl Glob {
         };
         let count = text.matches('[').count();
         if count > MAX_LISTS {
-            return Err(format!("more than {MAX_LISTS} lists of numbers in `{text}`"));
+            return Err(NamePatternError::TooManyLists(text.to_owned()));
         }
         if !is_plain || !lists.all(|part| is_list(part).is_some()) {
-            return Err(format!("`{text}` has no list of numbers; write it like n[1-20,30]"));
+            return Err(NamePatternError::NoNumbers(text.to_owned()));
         }
         Ok(Self(text.to_owned()))
     }

@@ -1,7 +1,9 @@
 //! Text to expression, with errors that point at the character.
 
 use crate::node::{Arch, Lifecycle};
-use crate::selector::glob::{self, Glob, XnamePattern};
+use crate::mac::ParseMacError;
+use crate::name::ParseNameError;
+use crate::selector::glob::{self, Glob, NamePatternError, XnamePattern};
 use crate::selector::{Atom, Expr};
 use crate::suggestion::nearest;
 
@@ -257,6 +259,29 @@ impl Word {
     }
 }
 
+/// Why the value after a prefix is refused.
+#[derive(Debug, thiserror::Error)]
+enum ValueError {
+    #[error("`{0}:` needs a value")]
+    Missing(String),
+    #[error("quotes and control characters cannot be part of a value")]
+    Characters,
+    #[error("a group is written PARTITION/NAME")]
+    Group,
+    #[error("`{0}` is not an xname pattern; write it like x1000c0s[0-7]b*n*")]
+    Xname(String),
+    #[error("`{0}` is not a list of nids; write it like 1-128,200")]
+    Nids(String),
+    #[error("`{value}` is none of {known}")]
+    NoneOf { value: String, known: String },
+    #[error(transparent)]
+    Name(#[from] NamePatternError),
+    #[error(transparent)]
+    Mac(#[from] ParseMacError),
+    #[error(transparent)]
+    Label(#[from] ParseNameError),
+}
+
 /// The error is an offset into the word and a message.
 fn atom(word: &Word) -> Result<Atom, (usize, String)> {
     let text = word.text.as_str();
@@ -267,17 +292,18 @@ fn atom(word: &Word) -> Result<Atom, (usize, String)> {
         let prefix = &text[..colon];
         let value = &text[colon + 1..];
         if PREFIXES.contains(&prefix) {
-            return prefixed(prefix, value).map_err(|message| (colon + 1, message));
+            return prefixed(prefix, value).map_err(|error| (colon + 1, error.to_string()));
         }
         if !prefix.contains(['/', '=']) {
             return Err((0, unknown_prefix(prefix, text)));
         }
     }
     if word.find('=').is_some() {
-        return label(text).map_err(|message| (0, message));
+        return label(text).map_err(|error| (0, error.to_string()));
     }
     if let Some(slash) = word.find('/') {
-        return group(&text[..slash], &text[slash + 1..]).map_err(|message| (0, message));
+        return group(&text[..slash], &text[slash + 1..])
+            .map_err(|error| (0, error.to_string()));
     }
     match text.parse::<crate::Role>() {
         Ok(_) => Ok(Atom::Bare(text.to_owned())),
@@ -305,12 +331,15 @@ fn unknown_prefix(prefix: &str, text: &str) -> String {
     }
 }
 
-fn prefixed(prefix: &str, value: &str) -> Result<Atom, String> {
+fn prefixed(prefix: &str, value: &str) -> Result<Atom, ValueError> {
     if value.is_empty() {
-        return Err(format!("`{prefix}:` needs a value"));
+        return Err(ValueError::Missing(prefix.to_owned()));
     }
     match prefix {
-        "node" => glob(value).and_then(|_| Glob::of_names(value)).map(Atom::Node),
+        "node" => {
+            glob(value)?;
+            Ok(Atom::Node(Glob::of_names(value)?))
+        }
         "role" => Ok(Atom::Role(glob(value)?)),
         "subrole" => Ok(Atom::Subrole(glob(value)?)),
         "partition" => Ok(Atom::Partition(glob(value)?)),
@@ -320,33 +349,30 @@ fn prefixed(prefix: &str, value: &str) -> Result<Atom, String> {
         },
         "arch" => arch(value),
         "label" => label(value),
-        "xname" => XnamePattern::parse(value).map(Atom::Xname).ok_or_else(|| {
-            format!("`{value}` is not an xname pattern; write it like x1000c0s[0-7]b*n*")
-        }),
+        "xname" => XnamePattern::parse(value)
+            .map(Atom::Xname)
+            .ok_or_else(|| ValueError::Xname(value.to_owned())),
         "nid" => glob::parse_ranges(value)
             .map(Atom::Nid)
-            .ok_or_else(|| format!("`{value}` is not a list of nids; write it like 1-128,200")),
-        "mac" => value
-            .parse()
-            .map(Atom::Mac)
-            .map_err(|error: crate::mac::ParseMacError| error.to_string()),
+            .ok_or_else(|| ValueError::Nids(value.to_owned())),
+        "mac" => Ok(Atom::Mac(value.parse()?)),
         "state" => state(value),
         _ => unreachable!("only listed prefixes come here"),
     }
 }
 
-fn glob(value: &str) -> Result<Glob, String> {
+fn glob(value: &str) -> Result<Glob, ValueError> {
     if value.contains('"') || value.chars().any(char::is_control) {
-        return Err("quotes and control characters cannot be part of a value".to_owned());
+        return Err(ValueError::Characters);
     }
     Ok(Glob::exact(value))
 }
 
-fn group(partition: &str, name: &str) -> Result<Atom, String> {
+fn group(partition: &str, name: &str) -> Result<Atom, ValueError> {
     let sign = |c: char| c.is_ascii_alphanumeric() || "-:._*".contains(c);
     let plain = |part: &str| !part.is_empty() && part.chars().all(sign);
     if !plain(partition) || !plain(name) {
-        return Err("a group is written PARTITION/NAME".to_owned());
+        return Err(ValueError::Group);
     }
     Ok(match name {
         "*" => Atom::Partition(glob(partition)?),
@@ -354,26 +380,25 @@ fn group(partition: &str, name: &str) -> Result<Atom, String> {
     })
 }
 
-fn label(text: &str) -> Result<Atom, String> {
+fn label(text: &str) -> Result<Atom, ValueError> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key, Some(glob(value)?)),
         None => (text, None),
     };
-    let key = key.parse().map_err(|error: crate::name::ParseNameError| error.to_string())?;
-    Ok(Atom::Label { key, value })
+    Ok(Atom::Label { key: key.parse()?, value })
 }
 
-fn arch(value: &str) -> Result<Atom, String> {
+fn arch(value: &str) -> Result<Atom, ValueError> {
     let all = [Arch::X86_64, Arch::Aarch64, Arch::Riscv64, Arch::Unknown];
     let found = all.into_iter().find(|arch| arch.as_str() == value);
     found.map(Atom::Arch).ok_or_else(|| one_of(value, &all.map(Arch::as_str)))
 }
 
-fn state(value: &str) -> Result<Atom, String> {
+fn state(value: &str) -> Result<Atom, ValueError> {
     let found = Lifecycle::ALL.into_iter().find(|state| state.as_str() == value);
     found.map(Atom::State).ok_or_else(|| one_of(value, &Lifecycle::ALL.map(Lifecycle::as_str)))
 }
 
-fn one_of(value: &str, all: &[&str]) -> String {
-    format!("`{value}` is none of {}", all.join(", "))
+fn one_of(value: &str, all: &[&str]) -> ValueError {
+    ValueError::NoneOf { value: value.to_owned(), known: all.join(", ") }
 }

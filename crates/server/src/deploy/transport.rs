@@ -3,6 +3,7 @@
 mod dry_run;
 mod ssh;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -161,7 +162,7 @@ pub(super) struct Transport {
     events: Sender<Event>,
     /// For each subject of the plan.
     ways: Vec<Way>,
-    local: Result<LocalExecutor, String>,
+    local: io::Result<LocalExecutor>,
     ssh: SshExecutor,
     dispatcher: DispatcherRun,
 }
@@ -186,7 +187,6 @@ impl Transport {
             let supervisor = context.settings.supervisor.clone();
             LocalExecutor::new(&entry.file.id, site, &ledger, events.clone(), supervisor)
         });
-        let local = local.map_err(|error| chain(&error));
         let outputs = Outputs::in_dir(folder.outputs());
         let plan = &*entry.plan;
         let ways = context.ways(plan.draft().subjects.iter().map(String::as_str));
@@ -249,7 +249,7 @@ impl Executor for Transport {
         match (way(&self.ways, plan, step), &mut self.local) {
             (Some(Way::Local), Ok(local)) => local.act(plan, effect),
             (Some(Way::Local), Err(error)) => {
-                let reason = format!("nothing can be done on this machine: {error}");
+                let reason = format!("the controller cannot run steps: {}", chain(error));
                 self.refuse(effect, reason);
             }
             (Some(Way::Ssh), _) => self.ssh.act(plan, effect),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hoist_api::deploy::{Change, PredictedChange};
 use hoist_engine::StepId;
 use hoist_engine::action::Prediction;
-use hoist_engine::execute::{DryRun, Job, JobKind};
+use hoist_engine::execute::{DryRun, Job, JobKind, PredictionError};
 use hoist_engine::plan::{Call, Step};
 use hoist_engine::pull::HEARTBEAT;
 use hoist_engine::ssh::SshDryRun;
@@ -66,7 +66,7 @@ impl RunContext {
             base: BaseDirectory::Below(self.local_root.clone()),
         };
         let ready = secret::ensure_private_dir(&self.local_root);
-        let ready = ready.map_err(|error| chain(&error));
+        let ready = ready.map_err(|error| PredictionError(chain(&error)));
         let ways = self.ways(plan.draft().subjects.iter().map(String::as_str));
         let dry_run = DryRun::new(&site, plan);
         let deadline = Instant::now() + LOOK_FOR;
@@ -85,7 +85,7 @@ impl RunContext {
         for id in &meant {
             match way(&ways, plan, *id) {
                 Some(Way::Agent) => match self.unasked(plan, *id) {
-                    Some(reason) => _ = found.insert(*id, Err(reason)),
+                    Some(reason) => _ = found.insert(*id, Err(PredictionError(reason))),
                     None => by_agent.push(job(&name, plan, *id)),
                 },
                 Some(Way::Ssh) => by_ssh.push(job(&name, plan, *id)),
@@ -102,12 +102,12 @@ impl RunContext {
                     left_out += 1;
                     continue;
                 }
-                Some(Way::Local) => ready
-                    .clone()
-                    .and_then(|()| dry_run.of(*id, deadline).map_err(|failure| failure.reason)),
-                Some(Way::None(reason)) => Err(reason.clone()),
+                Some(Way::Local) => ready.clone().and_then(|()| {
+                    dry_run.of(*id, deadline).map_err(|failure| PredictionError(failure.reason))
+                }),
+                Some(Way::None(reason)) => Err(PredictionError(reason.clone())),
                 Some(Way::Agent | Way::Ssh) => continue,
-                None => Err("it is on no node".to_owned()),
+                None => Err(PredictionError("the step is on no node".to_owned())),
             };
             found.insert(*id, came);
         }
@@ -121,7 +121,8 @@ impl RunContext {
         drop(ssh);
         self.gateway.dispatcher.close(&name);
         for id in asked {
-            found.insert(id, Err(format!("`{}` did not answer in time", plan.subject(id))));
+            let reason = format!("`{}` did not answer in time", plan.subject(id));
+            found.insert(id, Err(PredictionError(reason)));
         }
         let mut room = MAX_DIFFS;
         let tell = |(id, came)| told(plan, id, came, &mut room);
@@ -174,7 +175,7 @@ fn job(name: &str, plan: &Plan, id: StepId) -> Job {
 }
 
 /// The prediction for an instance, or the reason why there is none.
-type PredictionResult = Result<Prediction, String>;
+type PredictionResult = Result<Prediction, PredictionError>;
 
 /// The actions of a call: of a list, those in it.
 fn actions_of(call: &Call) -> impl Iterator<Item = &str> {
@@ -188,7 +189,7 @@ fn hidden(dry_run: &DryRun<'_>, came: PredictionResult) -> PredictionResult {
     match came {
         Ok(Prediction::Diff(diff)) => Ok(Prediction::Diff(dry_run.hide(&diff))),
         Ok(other) => Ok(other),
-        Err(reason) => Err(dry_run.hide(&reason)),
+        Err(PredictionError(reason)) => Err(PredictionError(dry_run.hide(&reason))),
     }
 }
 
@@ -200,7 +201,7 @@ fn told(plan: &Plan, id: StepId, came: PredictionResult, room: &mut usize) -> Pr
             let action = plan.step(id).map_or("", |step| step.call.action.as_str());
             (Change::Unknown, format!("`{action}` cannot tell before it is done"))
         }
-        Err(reason) => (Change::Unknown, reason),
+        Err(PredictionError(reason)) => (Change::Unknown, reason),
     };
     predicted(plan.vertex(id).name.clone(), change, text, room)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hoist_engine::action;
 use hoist_engine::plugin::IsolationPolicy;
 use hoist_engine::pull::LOST_AFTER;
-use hoist_engine::ssh::{Login, SentPlugins, SshSetup, Target};
+use hoist_engine::ssh::{FindError, Login, SentPlugins, SshSetup, Target};
 use hoist_model::NodeSpec;
 use serde::Deserialize;
 
@@ -33,8 +33,9 @@ impl RunContext {
         let settings = self.settings.clone();
         let target = move |name: &str| {
             let roster = registry.roster();
-            let node = roster.by_name(name).ok_or_else(|| format!("node `{name}` not found"))?;
-            target(&settings, name, &node.spec)
+            let node = roster.by_name(name).ok_or_else(|| NodeSshError::Unknown(name.to_owned()));
+            let found = node.and_then(|node| target(&settings, name, &node.spec));
+            found.map_err(|error| FindError(error.to_string()))
         };
         SshSetup {
             arguments: self.settings.ssh_arguments.clone(),
@@ -49,19 +50,44 @@ impl RunContext {
     }
 }
 
-fn target(settings: &DeploySettings, name: &str, spec: &NodeSpec) -> Result<Target, String> {
+/// Why a node cannot be reached with ssh.
+#[derive(Debug, thiserror::Error)]
+enum NodeSshError {
+    #[error("node `{0}` not found")]
+    Unknown(String),
+    #[error("node `{node}`: `data.ssh`: {error}; correct it")]
+    Data { node: String, error: serde_json::Error },
+    #[error("node `{0}` has no address; give an interface one")]
+    NoAddress(String),
+    #[error("node `{node}`: `data.ssh.key` is `{}`: {error}", key.display())]
+    Key { node: String, key: PathBuf, error: KeyError },
+}
+
+#[derive(Debug, thiserror::Error)]
+enum KeyError {
+    #[error("set `deploy.ssh_keys` to the directory of the keys")]
+    NoDirectory,
+    #[error("write the name of a file in `deploy.ssh_keys`, without a directory")]
+    NotAName,
+}
+
+fn target(
+    settings: &DeploySettings,
+    name: &str,
+    spec: &NodeSpec,
+) -> Result<Target, NodeSshError> {
+    let node = || name.to_owned();
     let said = spec.data.as_ref().and_then(|data| data.get("ssh")).cloned();
     let said: NodeSsh = serde_json::from_value(said.unwrap_or_else(|| serde_json::json!({})))
-        .map_err(|error| format!("node `{name}`: `data.ssh`: {error}; correct it"))?;
+        .map_err(|error| NodeSshError::Data { node: node(), error })?;
     let own = || spec.own_addresses().next().map(|address| address.to_string());
     let host = said.address.or_else(own);
-    let host =
-        host.ok_or_else(|| format!("node `{name}` has no address; give an interface one"))?;
+    let host = host.ok_or_else(|| NodeSshError::NoAddress(node()))?;
     let mut login = Login::clone(&settings.ssh_login);
     if let Some(key) = &said.key {
-        login.key = Some(named_key(settings.ssh_keys.as_deref(), key).map_err(|why| {
-            format!("node `{name}`: `data.ssh.key` is `{}`: {why}", key.display())
-        })?);
+        let file = named_key(settings.ssh_keys.as_deref(), key);
+        let failed = |error| NodeSshError::Key { node: node(), key: key.clone(), error };
+        login.key = Some(file.map_err(failed)?);
     }
     login.user = said.user.or(login.user);
     login.port = said.port.or(login.port);
@@ -74,12 +100,12 @@ fn target(settings: &DeploySettings, name: &str, spec: &NodeSpec) -> Result<Targ
     Ok(Target { host, login, program: program.unwrap_or_else(|| "/proc/self/exe".into()) })
 }
 
-fn named_key(keys: Option<&Path>, name: &Path) -> Result<PathBuf, &'static str> {
-    let keys = keys.ok_or("set `deploy.ssh_keys` to the directory of the keys")?;
+fn named_key(keys: Option<&Path>, name: &Path) -> Result<PathBuf, KeyError> {
+    let keys = keys.ok_or(KeyError::NoDirectory)?;
     let mut parts = name.components();
     match (parts.next(), parts.next()) {
         (Some(Component::Normal(_)), None) => Ok(keys.join(name)),
-        _ => Err("write the name of a file in `deploy.ssh_keys`, without a directory"),
+        _ => Err(KeyError::NotAName),
     }
 }
 
@@ -89,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    fn found(data: &serde_json::Value) -> Result<Target, String> {
+    fn found(data: &serde_json::Value) -> Result<Target, NodeSshError> {
         let spec = json!({
             "interfaces": [{"name": "e", "mac": "02:00:00:00:00:01", "addresses": ["10.0.0.7/8"]}],
             "arch": "aarch64",
@@ -133,7 +159,7 @@ mod tests {
             (json!({"key": "../id"}), "node `n1`: `data.ssh.key` is `../id`: write the name"),
             (json!({"key": "/etc/shadow"}), "write the name of a file in `deploy.ssh_keys`"),
         ] {
-            let error = found(&data).expect_err(why);
+            let error = found(&data).expect_err(why).to_string();
             assert!(error.contains(why), "{error}");
         }
     }
