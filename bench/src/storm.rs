@@ -28,7 +28,7 @@ const IMAGE: usize = 256 << 20;
 const ROUNDS: usize = 3;
 const THROUGHPUT: Limit = Limit::AtLeast(0.9);
 /// A client that gets nothing for so long gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 /// Memory that a hundred clients may add: a chunk and its connection each.
 const FLAT: Limit = Limit::AtMost(64.0);
 
@@ -141,7 +141,7 @@ struct Download {
 impl Download {
     fn start(address: &str) -> Result<Self> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(DEADLINE))?;
         Ok(Self { stream, bytes: 0 })
     }
 
@@ -299,7 +299,7 @@ impl Storm<'_> {
     /// One of the askers: every so-manieth node, each once.
     fn ask(&self, from: u32) -> Result<()> {
         let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(DEADLINE))?;
         for n in (from..SITE).step_by(ASKERS as usize) {
             let kept = self.kept[n as usize].load(Ordering::Acquire);
             let answer = exchange(&mut stream, &sample::mac(n, 0).to_string());

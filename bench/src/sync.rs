@@ -15,7 +15,7 @@ use crate::{bulk, inside, resident};
 const NOTHING: Limit = Limit::AtMost(0.0);
 /// One node of so many is changed.
 const CHANGED_OF: u32 = 100;
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) fn measure() -> Result<Vec<Row>> {
     let roster = inside::ask(&["roster", &SITE.to_string()])?;
@@ -112,7 +112,7 @@ impl<'r> Site<'r> {
 
     /// The cycle that every controller begins with is over.
     fn wait_for_a_failure(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DEADLINE;
         while self.ask(self.client.get(format!("{}/status", self.url)))?["source"]["error"]
             .is_null()
         {

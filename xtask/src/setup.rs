@@ -1,9 +1,9 @@
-//! Installing what tests, demo and benchmarks need, on Debian and its relatives.
+//! Installs the programs that tests, demo and benchmarks need, on Debian and derivatives.
 //!
-//! Does nothing at all when everything is there. Services that come with the packages are neither
-//! started nor left enabled; the tests start their own servers. A service that ran before goes on.
-//! What only runs inside of virtual machines is unpacked under `target/guest`, and the clients that are
-//! tried against us under `target/cloud-init`; neither is installed.
+//! Does nothing if all programs are present. Services of the packages are neither started nor left
+//! enabled, because the tests start their own servers; a service that ran before continues. Programs
+//! for virtual machines are unpacked under `target/guest`, and clients to test against under
+//! `target/cloud-init`; neither is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,11 +13,11 @@ use hoist_machine::{cloud_init, guest};
 
 use crate::{apt, run_command, say};
 
-/// A file that must be there, and the Debian package it comes with.
+/// A required file and its Debian package.
 struct Need {
     file: &'static str,
     package: &'static str,
-    /// Looked at besides `PATH`; `*` stands for any directory.
+    /// Directories to search besides `PATH`; `*` stands for any directory.
     elsewhere: &'static [&'static str],
 }
 
@@ -25,7 +25,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
-/// What only the tests use.
+/// Programs that only the tests use.
 const TEST: [Need; 31] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
@@ -35,9 +35,9 @@ const TEST: [Need; 31] = [
     Need { file: "setpriv", package: "util-linux", elsewhere: &[] },
     // Ends controllers as an operator would.
     Need { file: "kill", package: "procps", elsewhere: &[] },
-    // Lists the files whose words and links are checked.
+    // Lists the files for `cargo xtask tidy`.
     Need { file: "git", package: "git", elsewhere: &[] },
-    // Deployment to machines without an agent, and the differences that it shows.
+    // Deployment to machines without an agent; differences in dry runs.
     Need { file: "sshd", package: "openssh-server", elsewhere: &["/usr/sbin"] },
     Need { file: "ssh", package: "openssh-client", elsewhere: &[] },
     Need { file: "ssh-keygen", package: "openssh-client", elsewhere: &[] },
@@ -45,13 +45,13 @@ const TEST: [Need; 31] = [
     Need { file: "patch", package: "patch", elsewhere: &[] },
     Need { file: "puppet", package: "puppet-agent", elsewhere: &["/opt/puppetlabs/bin"] },
     Need { file: "ansible-playbook", package: "ansible-core", elsewhere: &[] },
-    // Another reader of the task files that imports write.
+    // A second parser of the task files that imports write.
     Need {
         file: "yaml/__init__.py",
         package: "python3-yaml",
         elsewhere: &["/usr/lib/python3/dist-packages"],
     },
-    // Disks, and other programs' view of ours.
+    // Disks, and independent tools that check our disks.
     Need { file: "losetup", package: "mount", elsewhere: SBIN },
     Need { file: "partx", package: "util-linux", elsewhere: SBIN },
     Need { file: "sgdisk", package: "gdisk", elsewhere: SBIN },
@@ -63,12 +63,12 @@ const TEST: [Need; 31] = [
     Need { file: "mksquashfs", package: "squashfs-tools", elsewhere: &[] },
     Need { file: "mkfs.erofs", package: "erofs-utils", elsewhere: &[] },
     Need { file: "cryptsetup", package: "cryptsetup-bin", elsewhere: SBIN },
-    // What stacks are made with, in virtual machines.
+    // Disk stacks in virtual machines.
     Need { file: "mdadm", package: "mdadm", elsewhere: SBIN },
     Need { file: "lvm", package: "lvm2", elsewhere: SBIN },
-    // What archives of plug-ins are unpacked with.
+    // Unpacks archives of plug-ins.
     Need { file: "cpio", package: "cpio", elsewhere: &[] },
-    // Other programs' view of the firmware programs that we build.
+    // Independent tools that check the firmware programs that we build.
     Need { file: "objcopy", package: "binutils", elsewhere: &[] },
     Need { file: "strip", package: "binutils", elsewhere: &[] },
 ];
@@ -76,12 +76,12 @@ const TEST: [Need; 31] = [
 /// Programs of the example deployment and of the example plug-ins.
 const EXAMPLES: [Need; 2] = [
     Need { file: "python3", package: "python3", elsewhere: &[] },
-    // `python3-minimal` has the program, and not the library.
+    // `python3-minimal` has the program without the library.
     Need { file: "sqlite3/__init__.py", package: "python3", elsewhere: &["/usr/lib/*/"] },
 ];
 
-/// What `hoist agent image` puts into every image, and what modules of newer kernels are unpacked
-/// with.
+/// Programs that `hoist agent image` puts into every image, and the decompressor for modules of
+/// newer kernels.
 const AGENT: [Need; 4] = [
     Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
     Need { file: "mkswap", package: "util-linux", elsewhere: SBIN },
@@ -97,7 +97,7 @@ const MACHINES: [Need; 4] = [
     Need { file: "OVMF_VARS_4M.fd", package: "ovmf", elsewhere: &["/usr/share/OVMF"] },
 ];
 
-/// Images of systems, and what boots them.
+/// Tools for system images and boot loaders.
 const IMAGES: [Need; 5] = [
     Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
     Need {
@@ -132,11 +132,11 @@ const BENCH: [Need; 10] = [
     Need { file: "losetup", package: "mount", elsewhere: SBIN },
     Need { file: "sshd", package: "openssh-server", elsewhere: &["/usr/sbin"] },
     Need { file: "ssh", package: "openssh-client", elsewhere: &[] },
-    // What `python3 -m venv` needs.
+    // Required by `python3 -m venv`.
     Need { file: "ensurepip/__main__.py", package: "python3-venv", elsewhere: &["/usr/lib/*/"] },
 ];
 
-/// Depends on the newest kernel for virtual machines.
+/// A package that depends on the newest kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";
 const BUSYBOX: &str = "busybox-static";
 
@@ -155,14 +155,14 @@ const SERVICES: [&str; 11] = [
     "ssh.service",
 ];
 
-/// Asked by every package before it starts its service; 101 means no.
+/// The policy program that packages run before they start a service; exit code 101 forbids it.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 pub(crate) fn test() -> Result<()> {
     let needs = TEST.iter().chain(&CLIENTS).chain(&MACHINES).chain(&IMAGES);
     let needs = needs.chain(&AGENT).chain(&EXAMPLES);
     ensure("setup-test", needs, Guest::Needed)?;
-    // One after the other: each unpacks and configures some hundred packages.
+    // In sequence: each unpacks and configures several hundred packages.
     for release in cloud_init::RELEASES.into_iter().filter(|name| !cloud_init::is_complete(name)) {
         say(format!("setup-test: making a tree with the cloud-init of {release}"));
         make_tree(release)?;
@@ -237,7 +237,7 @@ fn ensure(job: &str, needs: impl IntoIterator<Item = &'static Need>, guest: Gues
     Ok(())
 }
 
-/// Downloads and unpacks what [`guest`] boots. Interrupted, it starts over.
+/// Downloads and unpacks the files that [`guest`] boots. After an interruption it starts over.
 fn unpack_guest() -> Result<()> {
     let kernel = newest_kernel()?;
     let place = guest::packages();
@@ -264,7 +264,7 @@ fn unpack_guest() -> Result<()> {
     Ok(())
 }
 
-/// Interrupted, it starts over.
+/// After an interruption it starts over.
 fn make_tree(release: &str) -> Result<()> {
     let place = cloud_init::tree(release);
     let partial = place.with_extension("partial");
@@ -292,7 +292,7 @@ fn newest_kernel() -> Result<String> {
     if let Some(kernel) = dependency(KERNEL)? {
         return Ok(kernel);
     }
-    // A new system knows no packages yet.
+    // A new system has no package lists yet.
     run_command(as_root("apt-get").args(["update", "-qq"]))?;
     dependency(KERNEL)?.with_context(hint)
 }
@@ -358,7 +358,7 @@ fn update_and_install(packages: &[&str]) -> Result<()> {
     run_command(install.arg("--no-install-recommends").args(packages).stdout(Stdio::null()))
 }
 
-/// `systemctl is-active` and the like; no systemd means no.
+/// A query such as `systemctl is-active`; without systemd the answer is no.
 fn is(question: &str, unit: &str) -> bool {
     let mut command = Command::new("systemctl");
     command.args([question, "--quiet", unit]).stdout(Stdio::null()).stderr(Stdio::null());

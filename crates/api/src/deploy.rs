@@ -428,16 +428,16 @@ pub struct RunEvents {
     /// The state of the run after it.
     pub state: RunState,
     /// No step is running and none will start without an operator: the run has ended or waits for
-    /// an order.
+    /// a command.
     #[serde(default)]
     pub rests: bool,
 }
 
-/// An operator's order to a run.
+/// A command of an operator to a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a word of its own on the wire")]
-pub struct Order {
+pub struct RunCommandRequest {
     /// `stop`: end also what runs.
     #[serde(default, skip_serializing_if = "is_false")]
     pub now: bool,
@@ -471,9 +471,9 @@ pub struct Order {
     pub allow_concurrent: bool,
 }
 
-/// Result of an order to a run.
+/// Result of a command to a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct OrderResult {
+pub struct RunCommandResult {
     pub run: RunSummary,
     /// Names of the affected instances.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -484,7 +484,7 @@ pub struct OrderResult {
     /// Steps that may be undone only partly; only their nodes know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsure: Vec<String>,
-    /// Runs active on the same nodes: the order is refused without `allow_concurrent`.
+    /// Runs active on the same nodes: the command is refused without `allow_concurrent`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub concurrent: Vec<String>,
     pub dry_run: bool,

@@ -530,10 +530,10 @@ impl Booter {
     }
 }
 
-/// Making the script of a choice.
+/// Renders the script of a choice.
 impl Booter {
-    /// The words about it on the command line.
-    fn seed_words(
+    /// The kernel arguments for the seed of a node.
+    fn seed_arguments(
         &self,
         roster: &Roster,
         node: Option<&Node>,
@@ -545,9 +545,9 @@ impl Booter {
             (Some(url), _) => Some(nocloud_argument(url)),
             (None, Some(node)) => {
                 let seed = self.seed(roster, node, config)?;
-                Some(seed.at(base)).filter(|words| !words.is_empty())
+                Some(seed.at(base)).filter(|arguments| !arguments.is_empty())
             }
-            // The machine that skeletons are made for.
+            // The placeholder machine of skeletons.
             (None, None) => self.metadata.is_some().then(|| NO_SEED.to_owned()),
         }
     }
@@ -621,7 +621,7 @@ impl Booter {
         let text = if native {
             resolve_in(case.roster, &base, &text)
         } else {
-            self.sign_words(&text, case.now)
+            self.sign_arguments(&text, case.now)
         };
         let (kernel, initrds) = self.images(case, choice, &base)?;
         let retry_delay = self.settings.retry_delay.as_secs();
@@ -680,7 +680,7 @@ impl Booter {
                 command_line::of_record(case.roster, record, around)
             }
             Source::Config(config) => {
-                let ds = self.seed_words(case.roster, node, config, base);
+                let ds = self.seed_arguments(case.roster, node, config, base);
                 let bootif = bootif.as_deref();
                 let around = Surroundings { names: None, is_own: true, bootif, ds: ds.as_deref() };
                 command_line::of_config(config, around)
@@ -724,7 +724,7 @@ impl Booter {
     }
 
     /// `metal.server=s3://…` and `root=live:s3://…`, where they can be signed.
-    fn sign_words(&self, line: &str, now: Timestamp) -> String {
+    fn sign_arguments(&self, line: &str, now: Timestamp) -> String {
         const WORDS: [&str; 2] = ["metal.server=", "root=live:"];
         if self.settings.s3.is_none() || !WORDS.iter().any(|word| line.contains(word)) {
             return line.to_owned();
@@ -741,7 +741,7 @@ impl Booter {
     }
 }
 
-/// Looking behind an answer.
+/// Explains an answer.
 impl Booter {
     /// The command line a node would get, part by part.
     pub fn parts_of(

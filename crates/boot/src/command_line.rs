@@ -79,14 +79,14 @@ impl Line {
         }
     }
 
-    /// Unless some word starts with it already.
+    /// Adds the argument unless one with this prefix is present.
     fn push_new(&mut self, prefix: &str, value: &dyn std::fmt::Display, origin: Origin) {
-        if !self.words().any(|word| word.starts_with(prefix)) {
+        if !self.arguments().any(|word| word.starts_with(prefix)) {
             self.push(format!("{prefix}{value}"), origin);
         }
     }
 
-    pub fn words(&self) -> impl Iterator<Item = &str> {
+    pub fn arguments(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().flat_map(|part| part.text.split_whitespace())
     }
 

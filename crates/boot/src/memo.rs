@@ -11,7 +11,7 @@ use hoist_site::Roster;
 
 use crate::request::{BootRequest, Who};
 use crate::select::{BootContext, Choice, Source, Table};
-use crate::skeleton::{NodeNames, OwnWords, Seed, Skeletons};
+use crate::skeleton::{NodeNames, NodeArguments, Seed, Skeletons};
 
 /// By the MACs that nodes boot with. Holds where nothing but the table and the BSS records decide:
 /// for nodes without a boot state.
@@ -30,9 +30,9 @@ pub(crate) struct Memo {
 #[derive(Debug)]
 struct Entry {
     node: [u8; 16],
-    /// The place of a BSS record where the words are names, else of a configuration.
+    /// Index of a BSS record if `own` has names, else of a configuration.
     choice: u32,
-    own: OwnWords,
+    own: NodeArguments,
 }
 
 /// A BSS record that nodes boot.
@@ -56,7 +56,7 @@ impl KnownRecord {
 pub(crate) struct KnownChoice<'m> {
     pub(crate) node: NodeId,
     pub(crate) source: KnownSource<'m>,
-    pub(crate) own: &'m OwnWords,
+    pub(crate) own: &'m NodeArguments,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -77,11 +77,11 @@ impl Memo {
             let mac = roster.boot(node)?.mac;
             let (choice, own) = match usual(roster, table, node, mac)? {
                 Source::Config(config) => {
-                    let own = seed(node, &config).map_or(OwnWords::Nothing, OwnWords::Seed);
+                    let own = seed(node, &config).map_or(NodeArguments::Nothing, NodeArguments::Seed);
                     (u32::try_from(table.place_of(&config)?).ok()?, own)
                 }
                 Source::Bss(record) => {
-                    (records.place(&record)?, OwnWords::Names(NodeNames::of(node)))
+                    (records.place(&record)?, NodeArguments::Names(NodeNames::of(node)))
                 }
             };
             Some((mac, Entry { node: node.id.to_bits().to_ne_bytes(), choice, own }))
@@ -104,8 +104,8 @@ impl Memo {
         let node = NodeId::from_bits(u128::from_ne_bytes(*node));
         let at = usize::try_from(*choice).ok()?;
         let source = match own {
-            OwnWords::Names(_) => KnownSource::Record(self.records.get(at)?),
-            OwnWords::Nothing | OwnWords::Seed(_) => KnownSource::Config(at),
+            NodeArguments::Names(_) => KnownSource::Record(self.records.get(at)?),
+            NodeArguments::Nothing | NodeArguments::Seed(_) => KnownSource::Config(at),
         };
         Some(KnownChoice { node, source, own })
     }

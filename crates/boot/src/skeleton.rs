@@ -1,6 +1,8 @@
-//! Scripts of one configuration or BSS record differ only in the machine and the host it asked. A
-//! script is rendered once for a machine that does not exist and cut at the names of that machine
-//! and host; for every real machine the placeholders are filled.
+//! Skeletons of boot scripts. Scripts of one configuration or BSS record differ only in the machine
+//! and in the host of the request. A script is rendered once for a placeholder machine, cut at the
+//! names of that machine and host, and filled for every real machine.
+//!
+//! Does not belong here: the choice of a configuration (`answer`, `memo`).
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,29 +16,29 @@ use crate::bss::host_name;
 use crate::command_line::Names;
 use crate::presign::is_s3;
 
-/// No machine has it: it is a group address.
+/// The MAC of the placeholder machine: a group address, so no real machine has it.
 pub(crate) const NOBODY: Mac = Mac::from_octets([0xff, 0xff, 0xff, 0xff, 0xff, 0xfe]);
 
-/// A host that is nowhere, and the URL of a controller on it.
+/// The placeholder host, and the URL of a controller on it.
 pub(crate) const NOWHERE: &str = "nowhere.invalid";
 const NOWHERE_URL: &str = "http://nowhere.invalid";
 
-/// What [`NOBODY`] has on its command line for its seed.
+/// The seed argument of the placeholder machine.
 pub(crate) const NO_SEED: &str = "ds=seed.nowhere.invalid";
 
-/// A node's words for the kernel about its seed, made for [`NOWHERE_URL`]: where the node reaches
-/// the controller is filled in for every answer.
+/// The kernel arguments for the seed of a node, rendered with [`NOWHERE_URL`]. [`Seed::at`] replaces
+/// it by the URL of the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seed(Box<str>);
 
 impl Seed {
-    /// `None` where the provider has nothing to say.
+    /// `None` if the provider has no arguments.
     pub(crate) fn of(provider: &dyn SeedProvider, roster: &Roster, node: &Node) -> Option<Self> {
-        let words = provider.seed_ref(roster, node, NOWHERE_URL).kernel_args;
-        (!words.is_empty()).then(|| Self(words.into()))
+        let arguments = provider.seed_ref(roster, node, NOWHERE_URL).kernel_args;
+        (!arguments.is_empty()).then(|| Self(arguments.into()))
     }
 
-    /// Nothing if they need a URL and there is none: cloud-init cannot do with a path.
+    /// Empty if the arguments need a URL and `base` is empty: cloud-init does not accept a path.
     pub(crate) fn at(&self, base: &str) -> String {
         if base.is_empty() && self.0.contains(NOWHERE_URL) {
             return String::new();
@@ -63,9 +65,9 @@ impl NodeNames {
     }
 }
 
-/// What only one node has on its command line.
+/// The kernel arguments of a single node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum OwnWords {
+pub(crate) enum NodeArguments {
     Nothing,
     /// With a configuration.
     Seed(Seed),
@@ -73,16 +75,16 @@ pub(crate) enum OwnWords {
     Names(NodeNames),
 }
 
-/// What placeholders are filled with.
+/// The values of the placeholders for one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScriptValues<'a> {
     pub(crate) mac: Mac,
-    /// The MAC as the machine wrote it.
+    /// The MAC as written in the request.
     pub(crate) spelled: Option<&'a str>,
     pub(crate) retry: u32,
-    /// The URL where it asked.
+    /// The URL of the controller in the request.
     pub(crate) base: &'a str,
-    pub(crate) own: &'a OwnWords,
+    pub(crate) own: &'a NodeArguments,
 }
 
 /// A script with placeholders.
@@ -109,9 +111,9 @@ enum Placeholder {
 }
 
 impl Skeleton {
-    /// Cuts the script of [`NOBODY`], who asked [`NOWHERE`] or an advertised URL; `None` if the
-    /// script cannot be made from placeholders alone. `given` is everything in the script that was written
-    /// by people.
+    /// Cuts the script of [`NOBODY`], requested from [`NOWHERE`] or an advertised URL. `None` if
+    /// placeholders alone cannot express the script. `given` lists all text of the script that comes
+    /// from documents.
     pub(crate) fn cut<'a>(script: &str, given: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mac = NOBODY.to_string();
         let dashed = NOBODY.to_string().replace(':', "-");
@@ -127,7 +129,7 @@ impl Skeleton {
         ];
         let named =
             |text: &str| text.contains(&mac) || text.contains(&dashed) || text.contains(NOWHERE);
-        // A signature has a time in it, a token is for one node.
+        // A signature contains a time; a token belongs to one node.
         let varies = |text: &str| named(text) || is_s3(text);
         if given.into_iter().any(varies) || script.contains(JOIN_TOKEN) {
             return None;
@@ -152,9 +154,9 @@ impl Skeleton {
     pub(crate) fn fill(&self, with: &ScriptValues<'_>) -> String {
         let ScriptValues { mac, spelled, retry, base, own } = *with;
         let (seed, names) = match own {
-            OwnWords::Nothing => (None, None),
-            OwnWords::Seed(seed) => (Some(seed), None),
-            OwnWords::Names(names) => (None, Some(names)),
+            NodeArguments::Nothing => (None, None),
+            NodeArguments::Seed(seed) => (Some(seed), None),
+            NodeArguments::Names(names) => (None, Some(names)),
         };
         let length = self.pieces.iter().map(|(text, _)| text.len() + 64).sum::<usize>();
         let length = length + seed.map_or(0, |seed| seed.0.len());
@@ -174,8 +176,10 @@ impl Skeleton {
                     Ok(())
                 }
                 Placeholder::Seed => {
-                    let words = seed.map(|seed| seed.at(base)).filter(|words| !words.is_empty());
-                    words.map_or(Ok(()), |words| write!(out, " {words}"))
+                    match seed.map(|seed| seed.at(base)) {
+                        Some(seed) if !seed.is_empty() => write!(out, " {seed}"),
+                        _ => Ok(()),
+                    }
                 }
                 Placeholder::Host => {
                     out.push_str(names.map_or("", |names| &names.host));
@@ -194,9 +198,8 @@ impl Skeleton {
     }
 }
 
-/// For each configuration or record, by its place, one skeleton for each way to reach us. Of these
-/// there are as many as URLs are advertised, with a gateway and without; what machines call us is a
-/// placeholder.
+/// The skeletons of each configuration or record, by its index: one for each advertised URL, with
+/// and without a gateway. The host name of a request is a placeholder.
 #[derive(Debug)]
 pub(crate) struct Skeletons(Vec<ArcSwap<Vec<CachedSkeleton>>>);
 
@@ -213,7 +216,7 @@ impl Skeletons {
         Self(std::iter::repeat_with(ArcSwap::default).take(count).collect())
     }
 
-    /// Uses the cached skeleton of a place for a host and a protocol.
+    /// Fills the cached skeleton with this index, advertised URL and prefix.
     pub(crate) fn kept<T>(
         &self,
         at: usize,
@@ -225,7 +228,7 @@ impl Skeletons {
         find(&all, own_place, prefix)?.skeleton.as_deref().map(fill)
     }
 
-    /// Uses the cached skeleton, or the one that `make` returns.
+    /// Fills the cached skeleton, or the one that `make` returns.
     pub(crate) fn with<T>(
         &self,
         at: usize,
@@ -242,7 +245,7 @@ impl Skeletons {
         let skeleton = make().map(Arc::new);
         let kept =
             CachedSkeleton { own_place, prefix: prefix.to_owned(), skeleton: skeleton.clone() };
-        // Another thread may do the same now; then one of the two skeletons is made once more.
+        // If another thread stores one at the same time, a skeleton is lost and made again later.
         ways.store(Arc::new([all.as_slice(), &[kept]].concat()));
         skeleton.as_deref().map(fill)
     }
@@ -274,7 +277,7 @@ mod tests {
                         Skeleton::cut("#!ipxe\nchain http://nowhere.invalid/x\n", ["http://h/k"])
                     };
                     let base = "https://there";
-                    let own = &OwnWords::Nothing;
+                    let own = &NodeArguments::Nothing;
                     let with = ScriptValues { mac: NOBODY, spelled: None, retry: 0, base, own };
                     let fill = |kept: &Skeleton| kept.fill(&with);
                     let filled = skeletons.with(config, own_place, prefix, make, fill);

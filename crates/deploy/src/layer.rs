@@ -1,6 +1,8 @@
-//! Task files over each other: product, plug-ins, cluster, run. What lies above takes the place of
-//! a task of the same name as a whole, or field by field where it says `patch: true`. Every field
-//! keeps the place it was written at, so that it is known which file it came from.
+//! The layers of task files: product, plug-ins, cluster, run. A task of a higher layer replaces the
+//! task of the same name as a whole, or field by field if it has `patch: true`. Every field keeps its
+//! source position, so that diagnostics and `provenance` can name its file.
+//!
+//! Does not belong here: the syntax of task files (`parse`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,42 +12,42 @@ use crate::diagnostic::{Code, SourceDiagnostic};
 use crate::parse::work_in_its_directory;
 use crate::spec::{At, Barrier, Limits, Place, Role, Task, TaskFile};
 
-/// How high a file lies.
+/// The layer of a file, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
     Product,
-    /// Files that say `plugin: NAME`.
+    /// Files with `plugin: NAME`.
     Plugin,
     Cluster,
-    /// Those over the cluster's, each over the one before it.
+    /// Files of the run, each over the one before it.
     Run(u32),
 }
 
 impl Layer {
-    /// Of the so-manieth file that is no plug-in's, from 0.
-    pub fn at(place: usize) -> Self {
-        match place {
+    /// The layer of a file by its index among the files that belong to no plug-in.
+    pub fn at(index: usize) -> Self {
+        match index {
             0 => Self::Product,
             1 => Self::Cluster,
-            over => Self::Run(u32::try_from(over).unwrap_or(u32::MAX)),
+            index => Self::Run(u32::try_from(index).unwrap_or(u32::MAX)),
         }
     }
 
-    /// The layers of files, the later over the earlier.
+    /// Assigns a layer to each file. A later file is over an earlier one.
     pub fn of(files: Vec<TaskFile>) -> Vec<(Self, TaskFile)> {
-        let mut place = 0;
-        let lay = |file: TaskFile| {
+        let mut index = 0;
+        let layered = |file: TaskFile| {
             if file.plugin.is_some() {
                 return (Self::Plugin, file);
             }
-            place += 1;
-            (Self::at(place - 1), file)
+            index += 1;
+            (Self::at(index - 1), file)
         };
-        files.into_iter().map(lay).collect()
+        files.into_iter().map(layered).collect()
     }
 }
 
-/// All files as one: what plans are made of.
+/// The merged task files: the input of the compiler.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Book {
     pub roles: Vec<Role>,
@@ -63,11 +65,11 @@ impl Book {
     }
 }
 
-/// Something of which there is one of each name.
+/// A declaration whose name is unique in the book.
 trait Named {
     fn name(&self) -> &At<String>;
     fn is_patch(&self) -> bool;
-    /// Takes the fields that the other one has.
+    /// Takes over the fields that are set in `above`.
     fn overlay(&mut self, above: Self);
     const WHAT: &'static str;
 }
@@ -92,7 +94,7 @@ macro_rules! named {
         }
 
         impl $type {
-            /// Where each field that is set comes from.
+            /// The source position of each field that is set.
             pub fn provenance(&self) -> Vec<(&'static str, Place)> {
                 let mut fields = Vec::new();
                 $(if let Some(field) = &self.$field {
@@ -196,7 +198,7 @@ fn files_of(file: &TaskFile) -> BTreeSet<u32> {
     tasks.chain(file.barriers.iter().map(|barrier| barrier.id.place.file)).collect()
 }
 
-/// Things by name, in the order in which they first came.
+/// Declarations by name, in the order of their first appearance.
 struct Shelf<T> {
     things: Vec<T>,
     by_name: HashMap<String, (usize, Layer)>,

@@ -82,7 +82,7 @@ fn declared(book: &Book) -> BTreeSet<String> {
 /// A name that no role has may be that of a group of the site, unless it is almost that of a role.
 fn slips(book: &Book, declared: &BTreeSet<String>, found: &mut Vec<SourceDiagnostic>) {
     for on in book.tasks.iter().filter_map(|task| task.on.as_ref()) {
-        for word in on.value.words().into_iter().filter(|word| !declared.contains(*word)) {
+        for word in on.value.bare_names().into_iter().filter(|word| !declared.contains(*word)) {
             if let Some(close) = nearest(word, declared.iter().map(String::as_str)) {
                 let message = format!("these files have no role `{word}`");
                 let diagnostic = SourceDiagnostic::new(Code::BadTarget, on.place, message);
@@ -106,11 +106,11 @@ fn roles(book: &Book) -> Vec<String> {
     let mut words: BTreeSet<&str> =
         book.roles.iter().map(|role| role.name.value.as_str()).collect();
     for task in &book.tasks {
-        words.extend(task.on.iter().flat_map(|on| on.value.words()));
+        words.extend(task.on.iter().flat_map(|on| on.value.bare_names()));
         let needs = [&task.needs, &task.needed_by].into_iter().flatten();
         for Need { on, .. } in needs.flat_map(|needs| &needs.value) {
             if let NeedScope::Nodes(on) = on {
-                words.extend(on.value.words());
+                words.extend(on.value.bare_names());
             }
         }
     }

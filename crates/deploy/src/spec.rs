@@ -108,7 +108,7 @@ pub struct Role {
     pub first: Option<At<String>>,
     /// Nodes that may fail.
     pub tolerate: Option<At<Amount>>,
-    /// Nodes of the role that are worked on at once.
+    /// Nodes of the role that run at once.
     pub at_once: Option<At<Amount>>,
     /// Nodes that go before all others.
     pub canary: Option<At<Amount>>,

@@ -74,7 +74,7 @@ impl Targets {
         while !open.is_empty() {
             let names: BTreeSet<&str> = open.iter().map(|role| role.name.value.as_str()).collect();
             let waits = |role: &&Role| {
-                let words = role.nodes.as_ref().map(|nodes| nodes.value.words());
+                let words = role.nodes.as_ref().map(|nodes| nodes.value.bare_names());
                 words.unwrap_or_default().iter().any(|word| names.contains(word))
             };
             let (waiting, free): (Vec<&Role>, Vec<&Role>) = open.iter().copied().partition(waits);
@@ -168,7 +168,7 @@ impl Targets {
             return SourceDiagnostic::new(Code::BadTarget, selector.place, error.to_string());
         };
         let message = format!("no role or group is called `{word}`");
-        let words = self.words();
+        let words = self.known_names();
         let found = SourceDiagnostic::new(Code::BadTarget, selector.place, message);
         match nearest(word, words.iter().map(String::as_str)) {
             Some(close) => found.suggest(Some(close)),
@@ -200,7 +200,7 @@ impl Vocabulary for Targets {
             || self.nodes.iter().any(|node| node.spec.groups.iter().any(|g| g.as_str() == word))
     }
 
-    fn words(&self) -> Vec<String> {
+    fn known_names(&self) -> Vec<String> {
         let mut words: BTreeSet<String> = self.roles.keys().cloned().collect();
         for node in &self.nodes {
             let roles = [&node.spec.role, &node.spec.subrole].into_iter().flatten();
@@ -230,7 +230,7 @@ impl Vocabulary for Targets {
     fn matching(&self, regex: &str) -> Result<Vec<String>, RegexError> {
         let regex = whole(regex)?;
         // A role of the deployment hides a role or group of the site that has the same name.
-        Ok(self.words().into_iter().filter(|word| regex.is_match(word)).collect())
+        Ok(self.known_names().into_iter().filter(|word| regex.is_match(word)).collect())
     }
 }
 

@@ -612,9 +612,9 @@ struct SequentialExecutor {
 }
 
 impl SequentialExecutor {
-    fn note(&mut self, job: &Job, came: &JobOutcome) {
+    fn note(&mut self, job: &Job, outcome: &JobOutcome) {
         let known = self.causes.take();
-        let reason = match came {
+        let reason = match outcome {
             JobOutcome::Ran {
                 end:
                     End::Failed { reason, .. }
@@ -643,9 +643,9 @@ impl Executor for SequentialExecutor {
         if matches!(effect, Effect::Start { .. }) {
             self.listener.begins(&job.task);
         }
-        let came = self.site.carry_out(&job, &self.listener.cancel(), &AttemptPrograms::default());
-        self.note(&job, &came);
+        let outcome = self.site.carry_out(&job, &self.listener.cancel(), &AttemptPrograms::default());
+        self.note(&job, &outcome);
         // The receiver outlives this call: `drive` waits for the event.
-        let _ = self.events.send(came.event(job.number, job.attempt));
+        let _ = self.events.send(outcome.event(job.number, job.attempt));
     }
 }

@@ -1,5 +1,5 @@
-//! From a document to a directory with everything that was wanted, and an index of it. The directory
-//! appears whole or not at all.
+//! Builds an image: a document becomes a directory with the outputs of the document and their index.
+//! The directory appears whole or not at all.
 //!
 //! Does not belong here: the shapes of results (`tree`, `whole_disk`), and the builders.
 
@@ -23,23 +23,23 @@ use crate::tool::{self, MKE2FS, MKSQUASHFS, ToolError, UNSHARE};
 use crate::tree::Tree;
 use crate::whole_disk::{self, Parts, WholeDiskError};
 
-/// How hard images are packed: once packed, they are fetched and unpacked often.
+/// Compression level of images: high, because an image is packed once and unpacked often.
 const LEVEL: i32 = 9;
 
-/// What UUIDs of file systems are derived from.
+/// Namespace of the UUIDs of file systems.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6a3e_8c55_41f7_4e0b_9d3c_52a6_7f10_b8d4);
 
 /// Receives the progress of a build.
 pub trait BuildProgress: Sync {
     fn stage(&self, _what: &str) {}
     fn note(&self, _line: &str) {}
-    /// Of the stage, in bytes; a total of nothing is unknown.
+    /// Progress of the stage in bytes; `None` as the total means unknown.
     fn progress(&self, _done: u64, _total: u64) {}
 }
 
 impl BuildProgress for () {}
 
-/// An image that is to be built, and where.
+/// The inputs of a build.
 #[derive(Debug)]
 pub struct Build<'a> {
     pub image: &'a Image,
@@ -50,15 +50,15 @@ pub struct Build<'a> {
 
 #[derive(Debug, Clone, Copy)]
 pub struct BuildPaths<'a> {
-    /// Where the paths of the document begin.
+    /// Base directory of relative paths in the document.
     pub beside: &'a Path,
-    /// The directory that is made.
+    /// The output directory.
     pub out: &'a Path,
-    /// Where plug-ins are.
+    /// The directory of plug-ins.
     pub plugins: &'a Path,
 }
 
-/// A file that would be made.
+/// A file that a build would write.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct OutputFile {
     pub file: &'static str,
@@ -111,7 +111,7 @@ const LIVE_SQUASHFS: &str = "live.squashfs";
 const LIVE_CPIO: &str = "live.cpio.zst";
 
 impl Build<'_> {
-    /// Checks the prerequisites and returns the files that would be made. Writes nothing.
+    /// Checks the prerequisites and returns the files that a build would write. Writes nothing.
     pub fn check(&self) -> Result<Vec<OutputFile>, BuildError> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         if now.is_ok_and(|now| now.as_secs() < self.epoch.into()) {
@@ -135,7 +135,7 @@ impl Build<'_> {
         Ok(self.files().into_iter().map(|file| self.made(file)).collect())
     }
 
-    /// Builds it.
+    /// Builds the image.
     pub fn run(&self, progress: &dyn BuildProgress) -> Result<ImageIndex, BuildError> {
         self.check()?;
         let partial = beside(self.place.out, ".partial");
@@ -143,7 +143,7 @@ impl Build<'_> {
         let work = partial.join("work");
         let files = partial.join("files");
         for directory in [&work, &files] {
-            // Of a build that was cut off.
+            // Left over from an interrupted build.
             remove(directory)?;
             fs_err::create_dir(directory)?;
         }
@@ -280,13 +280,13 @@ impl Build<'_> {
         Ok(pack(&disk, &files.join(DISK), &files.join(DISK_MANIFEST), progress)?)
     }
 
-    /// Follows from the document: the same again means the same.
+    /// Derived from the document: the same document gives the same UUID.
     fn uuid(&self) -> io::Result<Uuid> {
         let text = serde_json::to_vec(self.image).map_err(io::Error::from)?;
         Ok(Uuid::new_v5(&NAMESPACE, &text))
     }
 
-    /// Without `/boot`: the kernel is beside it, and memory is short where there is no disk.
+    /// Without `/boot`: the kernel is a file of its own, and a diskless machine has little memory.
     fn live(
         &self,
         format: LiveFormat,
@@ -317,7 +317,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Everything that may be made of it; there may be no initial RAM disk.
+    /// All files that the document may produce; the initial RAM disk is optional.
     fn files(&self) -> Vec<&'static str> {
         let outputs = &self.image.spec.outputs;
         let mut files = Vec::new();
@@ -434,7 +434,7 @@ impl BootFiles {
     }
 }
 
-/// Packs a file in chunks, and takes it away. Returns the content of the file.
+/// Packs a file in chunks and removes it. Returns the content of the file.
 fn pack(
     file: &Path,
     to: &Path,
@@ -453,7 +453,7 @@ fn pack(
     Ok(UnpackedContent { size: manifest.size, sha256 })
 }
 
-/// A path of the same place with something behind its name.
+/// The path with a suffix after its file name.
 fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(end);
@@ -503,13 +503,13 @@ fn measure(path: &Path) -> io::Result<(u64, Digest)> {
     }
 }
 
-/// Says how much of it was read.
+/// Reports the bytes that were read.
 struct CountingReader<'a> {
     file: File,
     done: u64,
     total: u64,
     progress: &'a dyn BuildProgress,
-    /// The digest of everything that was read.
+    /// Computes the digest of the bytes that were read.
     hash: Sha256,
 }
 

@@ -32,7 +32,7 @@ impl Deadline {
     }
 
     /// For messages.
-    pub(crate) fn words(&self, machine: Option<&Child>) -> String {
+    pub(crate) fn describe(&self, machine: Option<&Child>) -> String {
         let used = used(machine).saturating_sub(self.used);
         format!("{:.0?}, {used:.0?} of them at work", self.begun.elapsed())
     }

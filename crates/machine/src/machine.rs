@@ -15,20 +15,19 @@ use crate::guest;
 use crate::scratch::{Scratch, find_program};
 use crate::variables;
 
-/// Where a guest finds the loopback interface of the host.
+/// The address of the loopback interface of the host, as seen by a guest.
 pub const HOST: &str = "10.0.2.2";
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How much of the console a failure shows.
+/// Bytes of the console that a failure shows.
 const LAST_LINES: usize = 30;
 
-/// How many machines may run at once: an emulated processor takes a whole core.
+/// The number of machines that may run at once: an emulated processor needs a whole core.
 const PERMITS: usize = 2;
 
-/// For the kernel of a guest: a disk that does not answer for half a minute is one of a busy host, and
-/// is not reset, as if it were broken, while a test waits for it; nor is a clock that does not tick
-/// within some thousandths of a second, for which a kernel gives up as it starts.
+/// Arguments for the kernel of a guest on a busy host. They disable the reset of a disk that does not
+/// answer for 30 seconds, and the check at start that the clock ticks within a few milliseconds.
 pub(crate) const ON_A_BUSY_HOST: &str =
     "no_timer_check nvme_core.io_timeout=600 nvme_core.admin_timeout=600";
 
@@ -42,11 +41,11 @@ pub enum Firmware {
 #[derive(Debug, Clone)]
 pub struct Hardware {
     pub firmware: Firmware,
-    /// Of the only network card, which is asked first for something to boot.
+    /// MAC of the only network card, the first boot device.
     pub mac: String,
-    /// What DHCP tells the firmware to boot.
+    /// The boot file name in the DHCP answer.
     pub boot_url: String,
-    /// Asked second.
+    /// The second boot device.
     pub disk: Option<Disk>,
     /// The file of the variables of UEFI firmware, made when it is missing. Machines that use one
     /// disk after each other share it, as a real machine keeps its chip. Without a file the
@@ -54,14 +53,13 @@ pub struct Hardware {
     pub variables: Option<PathBuf>,
 }
 
-/// A kernel that is started without firmware having looked for one. When the guest starts the machine
-/// again, it goes off.
+/// A kernel that starts without firmware. A restart by the guest powers the machine off.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub command_line: String,
-    /// The date of the machine's clock, as `2001-01-01`, if it is not to show the real time.
+    /// The date of the machine's clock, such as `2001-01-01`; the real time if absent.
     pub clock: Option<String>,
 }
 
@@ -81,7 +79,7 @@ impl Machine {
         Self::start_with(hardware, None)
     }
 
-    /// Starts this kernel, whatever the network and the disk have.
+    /// Starts this kernel instead of booting from network or disk.
     pub fn power_on_with(hardware: Hardware, kernel: Kernel) -> Result<Self> {
         Self::start_with(hardware, Some(kernel))
     }
@@ -93,7 +91,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Pulls the plug. Writes that the guest had not sent to its disk are lost.
+    /// Cuts the power. Writes that the guest has not sent to its disk are lost.
     pub fn power_off(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -102,7 +100,7 @@ impl Machine {
         }
     }
 
-    /// Pulls the plug and puts it back. The console goes on.
+    /// Cuts the power and restores it. The console continues.
     pub fn power_cycle(&mut self) -> Result<()> {
         self.power_off();
         self.start()
@@ -127,11 +125,11 @@ impl Machine {
         Ok(Some(console::plain(&unread[..end]).trim_end().to_owned()))
     }
 
-    /// Reads on until a line contains this text, and gives that line.
+    /// Reads lines until one contains this text, and returns it.
     pub fn wait_for(&mut self, text: &str, within: Duration) -> Result<String> {
         let deadline = self.deadline(within);
         loop {
-            // Asked before reading: a machine that is off says no more after that.
+            // Queried before reading: a machine that is off writes no further lines.
             let on = self.is_on()?;
             while let Some(line) = self.next_line()? {
                 if line.contains(text) {
@@ -142,14 +140,15 @@ impl Machine {
                 bail!("the machine went off and never said `{text}`{}", self.last_lines());
             }
             if deadline.is_over(self.process.as_ref()) {
-                let within = deadline.words(self.process.as_ref());
+                let within = deadline.describe(self.process.as_ref());
                 bail!("the machine has not said `{text}` within {within}{}", self.last_lines());
             }
             std::thread::sleep(LOOK_EVERY);
         }
     }
 
-    /// Waits until something is so that is seen from outside, while it is on; `what` names it.
+    /// Waits until a condition outside of the machine holds, while the machine is on. `what` names the
+    /// condition in messages.
     pub fn wait_until(
         &mut self,
         what: &str,
@@ -162,7 +161,7 @@ impl Machine {
                 bail!("the machine went off before {what}{}", self.last_lines());
             }
             if deadline.is_over(self.process.as_ref()) {
-                let within = deadline.words(self.process.as_ref());
+                let within = deadline.describe(self.process.as_ref());
                 bail!("the machine is on for {within}, but not {what}{}", self.last_lines());
             }
             std::thread::sleep(LOOK_EVERY);
@@ -170,12 +169,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits until it has powered itself off.
+    /// Waits until the machine has powered itself off.
     pub fn wait_until_off(&mut self, within: Duration) -> Result<()> {
         let deadline = self.deadline(within);
         while self.is_on()? {
             if deadline.is_over(self.process.as_ref()) {
-                let within = deadline.words(self.process.as_ref());
+                let within = deadline.describe(self.process.as_ref());
                 bail!("the machine is still on after {within}{}", self.last_lines());
             }
             std::thread::sleep(LOOK_EVERY);
@@ -187,7 +186,7 @@ impl Machine {
         Deadline::new(self.process.as_ref(), within)
     }
 
-    /// Everything said so far.
+    /// The whole output of the console so far.
     pub fn console(&self) -> Result<String> {
         Ok(console::plain(&self.console_bytes()?))
     }
@@ -212,7 +211,7 @@ impl Machine {
 
     fn console_bytes(&self) -> Result<Vec<u8>> {
         match fs::read(self.console_file()) {
-            // It has only just been switched on.
+            // The machine was switched on just now.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             read => Ok(read?),
         }
@@ -243,7 +242,7 @@ fn command(hardware: &Hardware, dir: &Path, console: &Path) -> Result<Command> {
     command.args(["-chardev", &format!("file,id=console,append=on,path={console}")]);
     command.args(["-serial", "chardev:console"]);
     let url = value(&hardware.boot_url);
-    // With IPv6, or iPXE waits 13 seconds for a router before it believes DHCP.
+    // Without IPv6, iPXE waits 13 seconds for a router before it believes DHCP.
     command.args(["-netdev", &format!("user,id=net,bootfile={url}")]);
     let mac = value(&hardware.mac);
     command.args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},bootindex=1")]);
@@ -279,7 +278,7 @@ fn command(hardware: &Hardware, dir: &Path, console: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// As a value in a list of options, where a comma would begin the next one.
+/// Escapes commas, which separate the options of a list.
 fn value(text: &str) -> String {
     text.replace(',', ",,")
 }

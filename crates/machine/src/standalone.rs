@@ -55,7 +55,7 @@ impl StandaloneMachine {
         let deadline = Deadline::new(Some(&process), within);
         while process.try_wait()?.is_none() {
             if deadline.is_over(Some(&process)) {
-                let within = deadline.words(Some(&process));
+                let within = deadline.describe(Some(&process));
                 let _ = process.kill();
                 let _ = process.wait();
                 let said = said().unwrap_or_default();

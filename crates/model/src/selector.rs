@@ -141,9 +141,9 @@ impl Selector {
     }
 
     /// The bare names in it, except negated ones: the roles it selects.
-    pub fn words(&self) -> Vec<&str> {
+    pub fn bare_names(&self) -> Vec<&str> {
         let mut words = Vec::new();
-        self.0.words(&mut words);
+        self.0.bare_names(&mut words);
         words
     }
 
@@ -229,14 +229,14 @@ impl Expr {
         }
     }
 
-    fn words<'a>(&'a self, words: &mut Vec<&'a str>) {
+    fn bare_names<'a>(&'a self, words: &mut Vec<&'a str>) {
         match self {
             Self::Any(parts) | Self::All(parts) => {
                 for part in parts {
-                    part.words(words);
+                    part.bare_names(words);
                 }
             }
-            Self::First(inner) => inner.words(words),
+            Self::First(inner) => inner.bare_names(words),
             Self::Atom(Atom::Bare(word)) => words.push(word),
             Self::Not(_) | Self::Atom(_) => {}
         }

@@ -708,9 +708,9 @@ impl Vocabulary for Roster {
             })
     }
 
-    fn words(&self) -> Vec<String> {
+    fn known_names(&self) -> Vec<String> {
         let mut words: Vec<String> = self.groups().map(|group| group.name.to_string()).collect();
-        words.extend(self.base.words());
+        words.extend(self.base.known_names());
         words
     }
 

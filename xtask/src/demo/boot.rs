@@ -15,7 +15,7 @@ const CONFIG: &str = "examples/boot.yaml";
 const LAYERS: &str = "examples/metadata/site.yaml";
 
 /// An emulated machine takes seconds for each step, and longer on a busy host.
-const PATIENCE: Duration = Duration::from_mins(10);
+const DEADLINE: Duration = Duration::from_mins(10);
 
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -64,7 +64,7 @@ pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
 
     say("\n# With its next request the machine boots.");
     screen.until("node: booted with").await?;
-    screen.machine.wait_until_off(PATIENCE)?;
+    screen.machine.wait_until_off(DEADLINE)?;
     say("\n# The reason for this configuration, and the origin of each kernel argument:");
     site.run(&["boot", "explain", NAME])?;
     site.run(&["boot", "history", NAME])?;
@@ -91,7 +91,7 @@ impl Screen {
 
     /// Shows the console up to the line with this text.
     pub(super) async fn until(&mut self, text: &str) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DEADLINE;
         loop {
             let on = self.machine.is_on()?;
             while let Some(line) = self.machine.next_line()? {
@@ -108,7 +108,7 @@ impl Screen {
             let console = || self.machine.console().unwrap_or_default();
             ensure!(on, "the machine went off before its console had `{text}`:\n{}", console());
             let is_late = Instant::now() >= deadline;
-            ensure!(!is_late, "the console had no `{text}` within {PATIENCE:?}:\n{}", console());
+            ensure!(!is_late, "the console had no `{text}` within {DEADLINE:?}:\n{}", console());
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

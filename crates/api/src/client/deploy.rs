@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Client, ClientError, whole};
 use crate::deploy::{
-    InstanceExplanation, InstanceList, Order, OrderResult, PlanAnswer, PlanRequest, RunDetail,
+    InstanceExplanation, InstanceList, RunCommandRequest, RunCommandResult, PlanAnswer, PlanRequest, RunDetail,
     RunEvents, RunList, RunSummary,
 };
 
@@ -136,15 +136,15 @@ impl Client {
     }
 
     /// Tells a run something: `stop`, `resume`, `pause` and so on.
-    pub async fn order_run(
+    pub async fn command_run(
         &self,
         run: &str,
         word: &str,
-        order: &Order,
+        request: &RunCommandRequest,
         dry_run: bool,
-    ) -> Result<OrderResult, ClientError> {
+    ) -> Result<RunCommandResult, ClientError> {
         let mut call = self.call(Method::POST, &below(run, &[word]));
         call.write = !dry_run;
-        call.flag("dry_run", dry_run).json(order).value().await
+        call.flag("dry_run", dry_run).json(request).value().await
     }
 }

@@ -11,7 +11,7 @@ use crate::command_line::texts_of_record;
 use crate::memo::{self, KnownChoice, KnownSource};
 use crate::request::{BootRequest, Who};
 use crate::select::{Choice, Source};
-use crate::skeleton::{NOBODY, NOWHERE, NodeNames, OwnWords, ScriptValues, Seed, Skeleton};
+use crate::skeleton::{NOBODY, NOWHERE, NodeNames, NodeArguments, ScriptValues, Seed, Skeleton};
 
 impl Booter {
     /// The answer that was known ahead.
@@ -66,7 +66,7 @@ impl Booter {
                 let at = case.table.place_of(config)?;
                 let fill = |kept: &Skeleton| {
                     let seed = self.seed(case.roster, node, config);
-                    self.fill(case, kept, &seed.map_or(OwnWords::Nothing, OwnWords::Seed))
+                    self.fill(case, kept, &seed.map_or(NodeArguments::Nothing, NodeArguments::Seed))
                 };
                 case.table.skeletons.with(at, own_place, prefix, make, fill)?
             }
@@ -75,7 +75,7 @@ impl Booter {
                 let memo = memo.as_ref().filter(|memo| memo.is_of(case.roster))?;
                 let at = memo.skeletons_of(record)?;
                 let fill =
-                    |kept: &Skeleton| self.fill(case, kept, &OwnWords::Names(NodeNames::of(node)));
+                    |kept: &Skeleton| self.fill(case, kept, &NodeArguments::Names(NodeNames::of(node)));
                 memo.skeletons.with(at, own_place, prefix, make, fill)?
             }
         }
@@ -108,7 +108,7 @@ impl Booter {
         }
     }
 
-    fn fill(&self, case: &Case<'_>, skeleton: &Skeleton, own: &OwnWords) -> Option<String> {
+    fn fill(&self, case: &Case<'_>, skeleton: &Skeleton, own: &NodeArguments) -> Option<String> {
         let Who::Mac(mac, spelled) = &case.asked.who else { return None };
         let base = self.base(case.place);
         let spelled = spelled.as_deref();

@@ -39,7 +39,7 @@ impl Computer<'_> {
         Ok(entries)
     }
 
-    pub(super) fn words(&self, expr: &Expr) -> Computation<GuardedEntries<String>> {
+    pub(super) fn names(&self, expr: &Expr) -> Computation<GuardedEntries<String>> {
         let mut entries = Vec::new();
         self.cases(expr, NodeGroup::Everyone, &mut |item, guard| {
             match self.data(item)? {

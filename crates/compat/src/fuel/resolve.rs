@@ -68,7 +68,7 @@ impl Resolver<'_> {
                          key: &str,
                          unknown: &mut Vec<String>,
                          diagnostics: &mut Vec<TaskDiagnostic>| {
-                computed(list, task, key, unknown, diagnostics, |expr| computer.words(expr))
+                computed(list, task, key, unknown, diagnostics, |expr| computer.names(expr))
             };
             let requires = words(&task.requires, "requires", unknown, diagnostics);
             let required_for = words(&task.required_for, "required_for", unknown, diagnostics);

@@ -1,6 +1,6 @@
-//! Roles that are worked on a few nodes at a time: canaries first, so many at once, so many of one
-//! rack. A node has its place from its first step of the role to its last, so nodes that wait for
-//! each other in between would never finish; that is found here, before anything runs.
+//! Rollouts: canaries of a role first, then a limited number of its nodes at once, or of one failure
+//! domain. A node holds its slot from its first step of the role to its last, so nodes that wait for
+//! each other in between would never finish. Such plans are refused here, before anything runs.
 //!
 //! Does not belong here: limits of single tasks (`steps`).
 
@@ -17,20 +17,20 @@ use crate::spec::{At, Place, Role};
 /// Roles as bits. Roles beyond this number are not checked for waiting for each other.
 type RoleBits = u64;
 
-/// A role of which not all nodes are worked on at once.
+/// A role with a limit on the nodes that run at once.
 struct LimitedRole<'a> {
     role: &'a Role,
     steps: Steps,
-    /// The fewest that any of its limits has.
-    places: u32,
+    /// The smallest of its limits.
+    slots: u32,
 }
 
-/// So many of these nodes at once.
+/// The concurrency limit of a role, with its position in the task file.
 pub(super) struct Limit {
-    /// In the book.
+    /// Index in the book.
     role: usize,
     steps: Steps,
-    places: u32,
+    slots: u32,
     place: Place,
 }
 
@@ -55,37 +55,37 @@ impl Maker<'_> {
             ] {
                 let Some(amount) = amount else { continue };
                 let members = self.role_set(role).nodes.len();
-                let Some(places) = self.at_once(amount, members, found) else { continue };
+                let Some(slots) = self.at_once(amount, members, found) else { continue };
                 if held_by == Holder::Healthy {
-                    let warning = stays_unavailable(role, self.tolerances[at], places, members);
+                    let warning = stays_unavailable(role, self.tolerances[at], slots, members);
                     found.extend(warning);
                 }
                 let name = format!("role {}{what}", role.name.value);
                 self.limit(
                     at,
                     &steps,
-                    ConcurrencyLimit { name, slots: places, held_by },
+                    ConcurrencyLimit { name, slots, held_by },
                     amount.place,
                     found,
                 );
             }
             self.per_label(at, role, &steps, found);
-            let places = self.draft.limits[limits..].iter().map(|limit| limit.slots).min();
-            held.extend(places.map(|places| LimitedRole { role, steps, places }));
+            let slots = self.draft.limits[limits..].iter().map(|limit| limit.slots).min();
+            held.extend(slots.map(|slots| LimitedRole { role, steps, slots }));
         }
         self.refuse_crossing(&held, found);
         self.refuse_waiting(found);
     }
 
-    /// Nodes that keep their places while they wait for others of the same role: where they can have
-    /// all places at once, the others never get one.
+    /// Refuses limits whose slots can all be held by nodes that wait for other nodes of the same
+    /// role: the other nodes would never get a slot.
     fn refuse_waiting(&self, found: &mut Vec<SourceDiagnostic>) {
         let after = self.after();
         if self.limits.is_empty() || !components(&after).is_empty() {
             return;
         }
         let order = order(&after);
-        for Limit { role, steps, places, place } in &self.limits {
+        for Limit { role, steps, slots, place } in &self.limits {
             let mut owners = owners(steps, after.len());
             for (vertex, owner) in self.draft.vertices.iter().zip(&mut owners) {
                 // A skipped step needs no slot.
@@ -101,15 +101,15 @@ impl Maker<'_> {
                 Some((*node, first))
             };
             let waiting: Vec<(u32, (u32, u32))> =
-                steps.iter().filter_map(waits).take(*places as usize).collect();
-            if waiting.len() < *places as usize {
+                steps.iter().filter_map(waits).take(*slots as usize).collect();
+            if waiting.len() < *slots as usize {
                 continue;
             }
             let (node, (step, other)) = waiting[0];
             let name = |at: u32| &self.draft.vertices[at as usize].name;
             let message = format!(
-                "role `{}` could never finish: {places} of its {} nodes are worked on at once, and \
-                 {} keeps its place while `{}` waits for `{}`, which needs one too",
+                "role `{}` could never finish: {slots} of its {} nodes are worked on at once, and \
+                 {} keeps its slot while `{}` waits for `{}`, which needs one too",
                 self.book.roles[*role].name.value,
                 steps.len(),
                 self.draft.subjects[node as usize],
@@ -204,8 +204,8 @@ impl Maker<'_> {
         all
     }
 
-    /// A node of one role that waits for a place of another while it keeps its own, and a node that
-    /// does it the other way round, could wait for each other for ever.
+    /// Refuses pairs of roles where one node holds a slot of the first and waits for the second,
+    /// while another node holds a slot of the second and waits for the first.
     fn refuse_crossing(&self, held: &[LimitedRole<'_>], found: &mut Vec<SourceDiagnostic>) {
         if held.len() < 2 {
             return;
@@ -221,14 +221,14 @@ impl Maker<'_> {
                 own[*vertex as usize] |= bit;
             }
         }
-        // The roles that a vertex has a place of, or something before it had.
+        // The roles of which a vertex, or a vertex before it, holds a slot.
         let mut had = own.clone();
         for vertex in order(&after) {
             for before in &after[vertex as usize] {
                 had[vertex as usize] |= had[*before as usize];
             }
         }
-        // Of each role and node, the roles that it waits for after it has begun.
+        // For each role and node, the roles that the node waits for after its first step.
         let waits: Vec<Vec<RoleBits>> = held
             .iter()
             .map(|one| {
@@ -252,10 +252,10 @@ impl Maker<'_> {
             .collect();
         for circle in components(&edges) {
             let all = circle.iter().fold(0, |all, at| all | roles[*at as usize]);
-            // Where not all places can be with nodes that wait, one becomes free.
+            // If the waiting nodes cannot hold all slots, a slot becomes free.
             let can_be_taken = |at: &u32| {
                 let waiting = waits[*at as usize].iter().filter(|waits| **waits & all != 0);
-                waiting.count() >= held[*at as usize].places as usize
+                waiting.count() >= held[*at as usize].slots as usize
             };
             if circle.iter().all(can_be_taken) {
                 found.push(crossing(circle.iter().map(|at| held[*at as usize].role)));
@@ -271,8 +271,8 @@ impl Maker<'_> {
         found: &mut Vec<SourceDiagnostic>,
     ) {
         let Some(At { value: per, place }) = &role.per else { return };
-        for (label, places) in per {
-            if *places == 0 {
+        for (label, slots) in per {
+            if *slots == 0 {
                 let message = format!("at most 0 at once with the same `{label}` means never");
                 let diagnostic = SourceDiagnostic::new(Code::Contradiction, *place, message);
                 found.push(diagnostic.hint("write at least 1"));
@@ -295,7 +295,7 @@ impl Maker<'_> {
                     Some(value) => format!("role {} {label}={value}", role.name.value),
                     None => format!("role {} without {label}", role.name.value),
                 };
-                let limit = ConcurrencyLimit { name, slots: *places, held_by: Holder::Subject };
+                let limit = ConcurrencyLimit { name, slots: *slots, held_by: Holder::Subject };
                 self.limit(at, &part, limit, *place, found);
             }
         }
@@ -315,12 +315,12 @@ impl Maker<'_> {
         let diagnostic = SourceDiagnostic::new(Code::Contradiction, place, message);
         match nearest(label, labels) {
             Some(close) => diagnostic.suggest(Some(close)),
-            None => diagnostic.hint("such a limit limits nothing; take it away"),
+            None => diagnostic.hint("the limit has no effect; remove it"),
         }
     }
 
-    /// The other nodes begin when all of the canaries' steps of the role have succeeded. Who
-    /// does nothing in this run is neither.
+    /// The other nodes begin when all steps of the canaries have succeeded. A node without work in
+    /// this run is neither a canary nor one of the others.
     fn canary(&mut self, role: &Role, steps: &Steps, found: &mut Vec<SourceDiagnostic>) {
         let Some(amount) = &role.canary else { return };
         let set = self.role_set(role);
@@ -341,8 +341,8 @@ impl Maker<'_> {
         let usual: Vec<u32> = set.first.into_iter().chain(others).collect();
         let busy: Vec<u32> =
             usual.iter().copied().filter(|node| self.does_something(steps, *node)).collect();
-        let Some(places) = self.at_once(amount, busy.len(), found) else { return };
-        let (canaries, others) = busy.split_at(busy.len().min(places as usize));
+        let Some(slots) = self.at_once(amount, busy.len(), found) else { return };
+        let (canaries, others) = busy.split_at(busy.len().min(slots as usize));
         let steps_of = |nodes: &[u32]| -> Vec<u32> {
             nodes.iter().flat_map(|node| &steps[node]).copied().collect()
         };
@@ -444,7 +444,7 @@ impl Maker<'_> {
         vertices.map(|vertex| vertex.after.iter().map(|before| before.0).collect()).collect()
     }
 
-    /// At most so many of these nodes at once.
+    /// Adds a concurrency limit over the steps of a role.
     fn limit(
         &mut self,
         role: usize,
@@ -456,7 +456,7 @@ impl Maker<'_> {
         if limit.slots as usize >= steps.len() {
             return;
         }
-        let places = limit.slots;
+        let slots = limit.slots;
         let after = self.after();
         if !components(&after).is_empty() {
             return;
@@ -465,7 +465,7 @@ impl Maker<'_> {
         if let Some((one, other)) = wait_for_each_other(&after, &owners) {
             let [one, other] = [one, other].map(|node| &self.draft.subjects[node as usize]);
             let message = format!(
-                "role `{}` would never finish: {places} of its {} nodes are worked on at once, but \
+                "role `{}` would never finish: {slots} of its {} nodes are worked on at once, but \
                  {one} and {other} wait for each other before they are done",
                 self.book.roles[role].name.value,
                 steps.len(),
@@ -475,7 +475,7 @@ impl Maker<'_> {
             return;
         }
         self.admit_in_order(steps, &after, &owners);
-        self.limits.push(Limit { role, steps: steps.clone(), places, place });
+        self.limits.push(Limit { role, steps: steps.clone(), slots, place });
         let at = self.add_limit(limit);
         for vertex in steps.values().flatten() {
             if let Kind::Step(step) = &mut self.draft.vertices[*vertex as usize].kind {
@@ -508,7 +508,7 @@ impl Maker<'_> {
                 after.dedup();
             }
         }
-        // Not all that is before a vertex is remembered, so it may have been too much.
+        // `behind` remembers only some vertices, so the added edges may close a cycle; then undo them.
         if !components(&self.after()).is_empty() {
             for (begin, after) in former {
                 self.draft.vertices[begin as usize].after = after;
@@ -517,7 +517,7 @@ impl Maker<'_> {
     }
 }
 
-/// How many of so many must have succeeded before a join is passed.
+/// The number of predecessors, of `all`, that must succeed before a join is passed.
 fn needed(rule: Rule, all: usize) -> usize {
     match rule {
         Rule::All | Rule::AnyEnd => all,
@@ -531,15 +531,15 @@ fn needed(rule: Rule, all: usize) -> usize {
 fn stays_unavailable(
     role: &Role,
     tolerate: u32,
-    places: u32,
+    slots: u32,
     members: usize,
 ) -> Option<SourceDiagnostic> {
     let written = role.tolerate.as_ref()?;
-    if tolerate < places || places as usize >= members {
+    if tolerate < slots || slots as usize >= members {
         return None;
     }
     let message = format!(
-        "role `{}` tolerates {tolerate} failed nodes, but waits for a person when {places} have \
+        "role `{}` tolerates {tolerate} failed nodes, but waits for a person when {slots} have \
          failed: no more may be unavailable",
         role.name.value,
     );
@@ -552,8 +552,8 @@ fn crossing<'r>(roles: impl Iterator<Item = &'r Role>) -> SourceDiagnostic {
     roles.sort_unstable_by_key(|role| role.name.place);
     let names: Vec<String> = roles.iter().map(|role| format!("`{}`", role.name.value)).collect();
     let message = format!(
-        "roles {} could wait for each other's places for ever: some nodes are worked on for the one \
-         when they need a place of the other, and some the other way round",
+        "roles {} could wait for each other's slots for ever: some nodes hold a slot of the one and \
+         need one of the other, and some the other way round",
         names.join(" and ")
     );
     let place = roles.first().map(|role| role.name.place).unwrap_or_default();

@@ -211,11 +211,11 @@ impl<'a> Maker<'a> {
             let name = "run".to_owned();
             self.add_limit(ConcurrencyLimit { name, slots: at_once.value, held_by: Holder::Step })
         });
-        let places = limits.per_node.map_or(PER_NODE, |limit| limit.value);
+        let slots = limits.per_node.map_or(PER_NODE, |limit| limit.value);
         let first_node = number(self.draft.limits.len());
         let nodes = self.targets.nodes.iter();
         let limits: Vec<ConcurrencyLimit> =
-            nodes.map(|node| limit(format!("node {}", node.name), places)).collect();
+            nodes.map(|node| limit(format!("node {}", node.name), slots)).collect();
         self.draft.limits.extend(limits);
         Common { run, first_node }
     }
@@ -370,9 +370,9 @@ impl<'a> Maker<'a> {
         instances: usize,
         found: &mut Vec<SourceDiagnostic>,
     ) -> Option<u32> {
-        let places = self.at_once(task.at_once.as_ref()?, instances, found)?;
+        let slots = self.at_once(task.at_once.as_ref()?, instances, found)?;
         let name = format!("task {}", task.id.value);
-        ((places as usize) < instances).then(|| self.add_limit(limit(name, places)))
+        ((slots as usize) < instances).then(|| self.add_limit(limit(name, slots)))
     }
 
     /// Limits are rounded to at least one; only one that says nothing is a mistake.
@@ -387,7 +387,7 @@ impl<'a> Maker<'a> {
                 found.push(never(amount.place));
                 None
             }
-            Ok(places) => Some(places.max(1)),
+            Ok(slots) => Some(slots.max(1)),
             Err(error) => {
                 found.push(error);
                 None
@@ -615,7 +615,7 @@ impl<'a> Maker<'a> {
 
 /// The roles that a task is for, by their place in the book.
 pub(super) fn mentioned(book: &Book, task: &Task) -> Vec<usize> {
-    let words = task.on.as_ref().map(|on| on.value.words()).unwrap_or_default();
+    let words = task.on.as_ref().map(|on| on.value.bare_names()).unwrap_or_default();
     let is_meant = |role: &Role| {
         words.iter().any(|word| {
             *word == role.name.value
@@ -637,8 +637,8 @@ struct Common {
     first_node: u32,
 }
 
-fn limit(name: String, places: u32) -> ConcurrencyLimit {
-    ConcurrencyLimit { name, slots: places, held_by: Holder::Step }
+fn limit(name: String, slots: u32) -> ConcurrencyLimit {
+    ConcurrencyLimit { name, slots, held_by: Holder::Step }
 }
 
 /// Deduplicates the diagnostics from index `from` on: many nodes may share one problem of a

@@ -57,7 +57,7 @@ pub(super) fn empty_roles(book: &Book, targets: &Targets, found: &mut Vec<Source
         };
         let message = format!("role `{name}` has no members: {from}");
         let diagnostic = SourceDiagnostic::new(Code::EmptyRole, *place, message);
-        let words = targets.words();
+        let words = targets.known_names();
         let others = words.iter().map(String::as_str).filter(|word| word != name);
         let close = if role.nodes.is_none() { nearest(name, others) } else { None };
         let remedy = "write `allow_empty: true` if its tasks may have nothing to do";
@@ -74,7 +74,7 @@ pub(super) fn empty_roles(book: &Book, targets: &Targets, found: &mut Vec<Source
 fn names(task: &Task, role: &Role) -> Option<Place> {
     let is_named = |selector: &At<Selector>| {
         let first = role.first.as_ref().map(|first| first.value.as_str());
-        let words = selector.value.words();
+        let words = selector.value.bare_names();
         words.iter().any(|word| *word == role.name.value || Some(*word) == first)
     };
     let needs = [&task.needs, &task.needed_by].into_iter().flatten();
@@ -197,7 +197,7 @@ pub(super) fn wishes(book: &Book, targets: &Targets, found: &mut Vec<SourceDiagn
     });
     for (task, need) in needs {
         let (Want::Count(want), NeedScope::Nodes(on)) = (need.want, &need.on) else { continue };
-        let Some((role, tolerate, members)) = tolerant(book, targets, &on.value.words()) else {
+        let Some((role, tolerate, members)) = tolerant(book, targets, &on.value.bare_names()) else {
             continue;
         };
         if want as usize > members.saturating_sub(tolerate as usize) {
@@ -221,7 +221,7 @@ fn strict_barriers(book: &Book, graph: &Graph, found: &mut Vec<SourceDiagnostic>
             _ => None,
         });
         let role = tasks.flat_map(|task| task.on.iter()).find_map(|on| {
-            let words = on.value.words();
+            let words = on.value.bare_names();
             book.roles.iter().find(|role| {
                 role.tolerate.as_ref().is_some_and(|amount| amount.value != Amount::Count(0))
                     && words.contains(&role.name.value.as_str())

@@ -64,7 +64,7 @@ fn node_that_holds_the_only_slot_and_waits_is_found() {
     assert!(
         one.starts_with(
             "tasks.yaml:4:28: E203 role `web` could never finish: 1 of its 3 nodes are worked on \
-             at once, and n1 keeps its place while `bootstrap@n1` waits for `install@n2`, which \
+             at once, and n1 keeps its slot while `bootstrap@n1` waits for `install@n2`, which \
              needs one too; raise the limit"
         ),
         "{one}"

@@ -381,7 +381,7 @@ fn roles_that_take_slots_crosswise_are_refused() {
     let found = told(CROSSING, &nodes);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
-        found[0].contains("E203 roles `r1` and `r2` could wait for each other's places for ever"),
+        found[0].contains("E203 roles `r1` and `r2` could wait for each other's slots for ever"),
         "{found:?}"
     );
     // The same order everywhere, and enough places for all who would wait, are both fine.

@@ -135,8 +135,8 @@ fn scope(text: &str) -> Result<Scope, Failure> {
     let mut parts = text.splitn(3, ':');
     let verbs = parts.next().unwrap_or_default();
     let contexts = parts.next().unwrap_or_default();
-    let verbs: Vec<Verb> = words(verbs).map_err(&wrong)?;
-    let contexts: Vec<Context> = words(contexts).map_err(&wrong)?;
+    let verbs: Vec<Verb> = parsed_list(verbs).map_err(&wrong)?;
+    let contexts: Vec<Context> = parsed_list(contexts).map_err(&wrong)?;
     let selector = match parts.next() {
         Some(selector) => Some(selector.parse::<Selector>()?.to_string()),
         None => None,
@@ -144,7 +144,7 @@ fn scope(text: &str) -> Result<Scope, Failure> {
     Ok(Scope { verbs, contexts, selector })
 }
 
-fn words<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
+fn parsed_list<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, String> {
     let parse = |word: &str| {
         let value = serde_json::Value::String(word.trim().to_ascii_lowercase());
         serde_json::from_value(value).map_err(|error| error.to_string())

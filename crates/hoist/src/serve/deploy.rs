@@ -75,7 +75,7 @@ impl Vocabulary for EmptySite {
         false
     }
 
-    fn words(&self) -> Vec<String> {
+    fn known_names(&self) -> Vec<String> {
         Vec::new()
     }
 

@@ -16,7 +16,7 @@ pub trait Vocabulary {
     /// Whether there is a group of this name in any partition, declared or used.
     fn is_group(&self, word: &str) -> bool;
     /// Every role and group name, for suggestions.
-    fn words(&self) -> Vec<String>;
+    fn known_names(&self) -> Vec<String>;
     /// Groups whose members are computed.
     fn selector_groups(&self) -> Vec<(GroupKey, Selector)>;
     /// The first node of the set, by nid, then name.
@@ -322,7 +322,7 @@ impl Binder<'_> {
             ])),
             (false, true) => self.group(&Glob::exact("*"), &Glob::exact(word)),
             (false, false) => {
-                let words = self.site.words();
+                let words = self.site.known_names();
                 let suggestion = nearest(word, words.iter().map(String::as_str));
                 Err(BindError::UnknownWord {
                     word: word.to_owned(),

@@ -68,7 +68,7 @@ impl Vocabulary for Site {
         let used = self.nodes.iter().any(|(_, _, s)| s.groups.iter().any(|g| g.as_str() == word));
         used || self.computed.iter().any(|(key, _)| key.name.as_str() == word)
     }
-    fn words(&self) -> Vec<String> {
+    fn known_names(&self) -> Vec<String> {
         ["compute", "gpu", "login", "Service"].map(str::to_owned).to_vec()
     }
     fn selector_groups(&self) -> Vec<(GroupKey, Selector)> {
@@ -82,7 +82,7 @@ impl Vocabulary for Site {
     }
     fn matching(&self, regex: &str) -> Result<Vec<String>, RegexError> {
         let known = |word: &String| regex.contains(word.as_str());
-        Ok(self.words().into_iter().filter(known).collect())
+        Ok(self.known_names().into_iter().filter(known).collect())
     }
     fn first(&self, set: &Bound) -> Option<NodeId> {
         self.among(set).min_by_key(|(_, name, spec)| (spec.nid, name)).map(|(id, _, _)| *id)
@@ -216,7 +216,7 @@ fn accepted_selector_round_trips() {
 
 #[test]
 fn the_words_of_a_selector_are_those_it_does_not_rule_out() {
-    let words = |text: &str| text.parse::<Selector>().unwrap().words().join(" ");
+    let words = |text: &str| text.parse::<Selector>().unwrap().bare_names().join(" ");
     assert_eq!(words("a and not first(b) or first(c), role:d"), "a c");
 }
 

@@ -1,4 +1,7 @@
-//! What every node boots is worked out before it asks: the next question may come from all of them.
+//! Prepares the boot answers of all nodes after each change of the roster, because all nodes may ask
+//! at the same time.
+//!
+//! Does not belong here: rendering of answers (`hoist_boot::Booter`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +11,9 @@ use hoist_site::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// A change is seldom alone.
+/// Changes within this time are prepared together.
 const QUIET: Duration = Duration::from_secs(1);
-/// A site that changes all the time is worked out for no more than this part of the time.
+/// Preparation takes at most one part in this many of the time, however often the site changes.
 const PART: u32 = 20;
 
 pub(crate) async fn work(registry: Registry, booter: Arc<Booter>, stop: CancellationToken) {
@@ -26,7 +29,7 @@ pub(crate) async fn work(registry: Registry, booter: Arc<Booter>, stop: Cancella
         let booter = Arc::clone(&booter);
         let roster = registry.roster();
         if let Err(error) = tokio::task::spawn_blocking(move || booter.prepare(&roster)).await {
-            tracing::error!(%error, "what nodes boot is not worked out ahead");
+            tracing::error!(%error, "boot answers not prepared: the task failed; they are rendered on request");
         }
         pause = QUIET.max(started.elapsed() * PART);
         tokio::select! {

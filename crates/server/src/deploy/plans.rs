@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::deploy::{
-    Order, OrderResult, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
+    RunCommandRequest, RunCommandResult, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
     TaskFileDiagnostic,
 };
 use hoist_api::{Code, JsonText, Problem};
@@ -71,9 +71,9 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
             .summary("Undo a run, in a run of its own")
             .flag("dry_run", "change nothing, return the steps that would be undone")
             .body_limit(64 * 1024)
-            .takes::<Order>()
-            .gives::<OrderResult>(200)
-            .gives::<OrderResult>(201),
+            .takes::<RunCommandRequest>()
+            .gives::<RunCommandResult>(200)
+            .gives::<RunCommandResult>(201),
     ]
 }
 
@@ -134,12 +134,12 @@ async fn undo(
     Path(run): Path<String>,
     Query(query): Query<DryRun>,
     audit: AuditContext,
-    Json(order): Json<Order>,
+    Json(request): Json<RunCommandRequest>,
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let (view, UndoDraft { mut draft, gaps, .. }) = deploy.undo_run(view, &order).await?;
-    if order.over_changes {
+    let (view, UndoDraft { mut draft, gaps, .. }) = deploy.undo_run(view, &request).await?;
+    if request.over_changes {
         undo_over_changes(&mut draft);
     }
     let left = gaps.len();
@@ -163,10 +163,10 @@ async fn undo(
         let run = view.summary();
         let concurrent = deploy.blocking(move |runs| runs.concurrent_with_plan(&plan, &[])).await?;
         let concurrent = concurrent_texts(&concurrent);
-        let ordered = OrderResult { run, instances, gaps, unsure, concurrent, dry_run: true };
-        return Ok(Json(ordered).into_response());
+        let result = RunCommandResult { run, instances, gaps, unsure, concurrent, dry_run: true };
+        return Ok(Json(result).into_response());
     }
-    if !gaps.is_empty() && !order.leave_gaps {
+    if !gaps.is_empty() && !request.leave_gaps {
         let detail = format!("{left} instances cannot be undone; nothing was changed");
         let problem = Problem::new(Code::Conflict, detail)
             .with_remedy("`--leave-gaps` undoes the others, and leaves these as they are");
@@ -182,13 +182,13 @@ async fn undo(
         automatic: false,
         request: view.file.request.clone(),
         carried: Vec::new(),
-        allow_concurrent: order.allow_concurrent,
+        allow_concurrent: request.allow_concurrent,
     };
     let run = deploy.blocking(move |runs| runs.begin(&Arc::new(plan), begin)).await?;
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
-    let ordered =
-        OrderResult { run, instances, gaps, unsure, concurrent: Vec::new(), dry_run: false };
-    Ok((StatusCode::CREATED, Json(ordered)).into_response())
+    let result =
+        RunCommandResult { run, instances, gaps, unsure, concurrent: Vec::new(), dry_run: false };
+    Ok((StatusCode::CREATED, Json(result)).into_response())
 }
 
 fn undo_over_changes(draft: &mut Draft) {
@@ -268,7 +268,7 @@ impl SubmittedPlan {
         if let Some((name, first, second)) = twice(&plan) {
             let detail = format!("the vertices {first} and {second} are both called `{name}`");
             return Err(Failure::new(Code::InvalidBody, detail)
-                .with_remedy("orders name steps by it; give each a name of its own"));
+                .with_remedy("commands name steps by it; give each a unique name"));
         }
         if let Some(hash) = hash.filter(|hash| hash != plan.hash()) {
             let detail = format!("the plan has the hash {}, not {hash}", plan.hash());
@@ -462,11 +462,11 @@ impl Deploy {
     }
 
     /// The undo plan of a run, or of some of its nodes or instances.
-    async fn undo_run(&self, view: View, order: &Order) -> Result<(View, UndoDraft), Failure> {
-        let on = order.on.as_ref().map(|on| self.subjects(&view, on)).transpose()?;
-        let named = match order.instances[..] {
+    async fn undo_run(&self, view: View, request: &RunCommandRequest) -> Result<(View, UndoDraft), Failure> {
+        let on = request.on.as_ref().map(|on| self.subjects(&view, on)).transpose()?;
+        let named = match request.instances[..] {
             [] => None,
-            _ => Some(BTreeSet::from_iter(about(&view, order)?)),
+            _ => Some(BTreeSet::from_iter(about(&view, request)?)),
         };
         let found = self.blocking(move |runs| {
             let is_wanted = |id| {

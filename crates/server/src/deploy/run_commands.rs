@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use hoist_api::Code;
-use hoist_api::deploy::{Order, OrderResult, RunState};
+use hoist_api::deploy::{RunCommandRequest, RunCommandResult, RunState};
 use hoist_engine::record::Outcome;
 use hoist_engine::run::{State as StepState, StepEnd};
 use hoist_engine::{Event, StepId};
@@ -22,7 +22,7 @@ use hoist_chassis::extract::{Flag, Json, Path, Query};
 use hoist_chassis::failure::Failure;
 use hoist_chassis::route::Route;
 
-const MAX_ORDER: usize = 1024 * 1024;
+const MAX_COMMAND: usize = 1024 * 1024;
 
 /// Instances that a run can be told to stop after, so that they fit in one record.
 const MAX_AFTER: usize = 100_000;
@@ -31,23 +31,23 @@ const MAX_AFTER: usize = 100_000;
 const HEARD: Duration = Duration::from_secs(5);
 
 pub(super) fn routes() -> Vec<Route<Deploy>> {
-    macro_rules! orders {
+    macro_rules! commands {
         ($($word:literal: $summary:literal,)*) => {
             vec![$(
                 Route::post(
                     concat!("/deploy/v1/runs/{run}/", $word),
                     WRITE,
-                    |deploy, run, query, audit, body| order($word, deploy, run, query, audit, body),
+                    |deploy, run, query, audit, body| command($word, deploy, run, query, audit, body),
                 )
                 .summary($summary)
                 .flag("dry_run", "change nothing, return the affected instances")
-                .body_limit(MAX_ORDER)
-                .takes::<Order>()
-                .gives::<OrderResult>(200),
+                .body_limit(MAX_COMMAND)
+                .takes::<RunCommandRequest>()
+                .gives::<RunCommandResult>(200),
             )*]
         };
     }
-    orders! {
+    commands! {
         "stop": "Stop a run: start nothing new; `now` also ends running instances, `after` waits for a barrier or task",
         "resume": "Resume a run that was stopped, paused or failed",
         "pause": "Start nothing new, in all of the run or on nodes, until it is unpaused",
@@ -60,25 +60,25 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
 }
 
 #[derive(Debug, Deserialize)]
-struct OrderQuery {
+struct CommandQuery {
     #[serde(default)]
     dry_run: Flag,
 }
 
-async fn order(
+async fn command(
     word: &'static str,
     State(deploy): State<Deploy>,
     Path(run): Path<String>,
-    Query(query): Query<OrderQuery>,
+    Query(query): Query<CommandQuery>,
     audit: AuditContext,
-    Json(order): Json<Order>,
-) -> Result<Json<OrderResult>, Failure> {
+    Json(request): Json<RunCommandRequest>,
+) -> Result<Json<RunCommandResult>, Failure> {
     let dry_run = query.dry_run.0;
     if dry_run {
         audit.nothing_written();
     }
     let id = deploy.resolve(&run).await?;
-    let given = GivenCommand { word: word.to_owned(), order, by: audit.draft().who };
+    let given = GivenCommand { word: word.to_owned(), request, by: audit.draft().who };
     let prepared = deploy.prepare(&id, &given).await?;
     let view = prepared.view.clone();
     let concurrent = prepared.concurrent.clone();
@@ -99,14 +99,15 @@ async fn order(
     let run = summary.await.unwrap_or_else(|_| view.summary());
     let gaps = Vec::new();
     let unsure = Vec::new();
-    Ok(Json(OrderResult { run, instances, gaps, unsure, concurrent, dry_run }))
+    Ok(Json(RunCommandResult { run, instances, gaps, unsure, concurrent, dry_run }))
 }
 
 /// A command to a run, and the caller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct GivenCommand {
     word: String,
-    order: Order,
+    #[serde(rename = "order")]
+    request: RunCommandRequest,
     by: String,
 }
 
@@ -122,10 +123,10 @@ struct PreparedCommand {
 impl Deploy {
     async fn prepare(&self, id: &str, given: &GivenCommand) -> Result<PreparedCommand, Failure> {
         let id = id.to_owned();
-        let GivenCommand { word, order, by } = given.clone();
+        let GivenCommand { word, request, by } = given.clone();
         let prepared = self.blocking(move |runs| {
             let view = runs.view_to_go_on(&id)?;
-            let told = events(&view, &word, &order, &by);
+            let told = events(&view, &word, &request, &by);
             let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
             let told = match told {
                 Ok(told) => told,
@@ -133,7 +134,7 @@ impl Deploy {
             };
             let concurrent = runs.concurrent_with_events(&id, &view.run, &told.events)?;
             let concurrent = concurrent_texts(&concurrent);
-            let allow_concurrent = order.allow_concurrent;
+            let allow_concurrent = request.allow_concurrent;
             Ok(Ok(PreparedCommand { told, view, concurrent, allow_concurrent }))
         });
         prepared.await?
@@ -191,7 +192,7 @@ impl RunCommand {
 }
 
 /// The meaning of a command in the current state of the run.
-fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<RunCommand, Failure> {
+fn events(view: &View, word: &str, request: &RunCommandRequest, by: &str) -> Result<RunCommand, Failure> {
     let by = by.to_owned();
     let refuse = |detail: &str, remedy: &str| {
         Err(Failure::new(Code::Conflict, detail.to_owned()).with_remedy(remedy.to_owned()))
@@ -215,8 +216,8 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<RunCommand
             refuse("the run has ended", "`hoist deploy resume` continues it")
         }
         "stop" => {
-            let Some(after) = &order.after else {
-                return Ok(RunCommand::run(Event::Stop { now: order.now, by }));
+            let Some(after) = &request.after else {
+                return Ok(RunCommand::run(Event::Stop { now: request.now, by }));
             };
             let about = view.find(after);
             if about.is_empty() {
@@ -231,13 +232,13 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<RunCommand
             Ok(RunCommand { events: vec![Event::StopAfter { vertices, by }], about })
         }
         "hold" | "release" => {
-            let about = about(view, order)?;
+            let about = about(view, request)?;
             let held = word == "hold";
             let hold = |id: &StepId| Event::Hold { step: *id, held, by: by.clone() };
             Ok(RunCommand { events: about.iter().map(hold).collect(), about })
         }
         "retry" => {
-            let about = about(view, order)?;
+            let about = about(view, request)?;
             let ended_badly = |state| {
                 matches!(
                     state,
@@ -259,14 +260,14 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<RunCommand
         "pause" | "unpause" => {
             let paused = word == "pause";
             let pause = |subject| Event::Pause { subject, paused, by: by.clone() };
-            let events = paused_subjects(view, order)?.into_iter().map(pause).collect();
+            let events = paused_subjects(view, request)?.into_iter().map(pause).collect();
             Ok(RunCommand { events, about: Vec::new() })
         }
         "mark" => {
-            let Some(good) = order.good else {
+            let Some(good) = request.good else {
                 return Err(Failure::new(Code::InvalidBody, "`good` says how the instance ended"));
             };
-            let about = about(view, order)?;
+            let about = about(view, request)?;
             let open =
                 |state| matches!(state, StepState::Unknown | StepState::Ended(StepEnd::Failed(_)));
             expect(view, &about, open, "only what failed or is unknown can be marked")?;
@@ -304,7 +305,7 @@ fn has_effect(view: &View, told: &RunCommand) -> Result<(), Failure> {
     })
 }
 
-/// All of them are in a state that the order is for.
+/// The instances of a command, all in a state that the command is for.
 fn expect(
     view: &View,
     about: &[StepId],
@@ -329,8 +330,8 @@ fn subject(view: &View, node: &str) -> Result<u32, Failure> {
 }
 
 /// The subjects of a pause; `None` is the whole run.
-fn paused_subjects(view: &View, order: &Order) -> Result<Vec<Option<u32>>, Failure> {
-    match (&order.node, &order.role) {
+fn paused_subjects(view: &View, request: &RunCommandRequest) -> Result<Vec<Option<u32>>, Failure> {
+    match (&request.node, &request.role) {
         (None, None) => Ok(vec![None]),
         (Some(node), None) => Ok(vec![Some(subject(view, node)?)]),
         (None, Some(role)) => Ok(members(view, role)?.into_iter().map(Some).collect()),
@@ -369,15 +370,15 @@ fn members(view: &View, role: &str) -> Result<BTreeSet<u32>, Failure> {
     Ok(members)
 }
 
-/// The instances that an order names.
-pub(super) fn about(view: &View, order: &Order) -> Result<Vec<StepId>, Failure> {
-    if order.instances.is_empty() {
+/// The instances that a command names.
+pub(super) fn about(view: &View, request: &RunCommandRequest) -> Result<Vec<StepId>, Failure> {
+    if request.instances.is_empty() {
         return Err(Failure::new(Code::InvalidBody, "no instance is named")
             .with_remedy("name at least one in `instances`"));
     }
     let mut about = Vec::new();
     let mut seen = BTreeSet::new();
-    for given in &order.instances {
+    for given in &request.instances {
         match view.find(given) {
             found if found.is_empty() => return Err(no_instance(view, given)),
             found => about.extend(found.into_iter().filter(|id| seen.insert(*id))),

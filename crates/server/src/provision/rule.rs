@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::document::{self, Case, Past};
 use super::image_tools::missing_tools;
 
-/// Findings told of one profile.
+/// The most diagnostics of one profile.
 const MAX_TOLD: usize = 20;
 
 #[derive(Debug, Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Which existing nodes a change really touches: the number behind the `--affects` brake.
+//! The existing nodes that a change affects: the number that the change guard (`--affects`) checks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

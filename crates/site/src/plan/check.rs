@@ -526,8 +526,8 @@ impl Vocabulary for DraftVocabulary<'_, '_> {
             || drafted.any(|(key, _)| key.name.eq_ignore_ascii_case(word))
     }
 
-    fn words(&self) -> Vec<String> {
-        let mut words = self.draft.roster.words();
+    fn known_names(&self) -> Vec<String> {
+        let mut words = self.draft.roster.known_names();
         words.extend(self.draft.groups.keys().map(|key| key.name.to_string()));
         words
     }

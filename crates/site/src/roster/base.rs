@@ -219,7 +219,7 @@ impl Base {
         self.groups.contains(word.to_ascii_lowercase().as_str())
     }
 
-    pub(super) fn words(&self) -> impl Iterator<Item = String> {
+    pub(super) fn known_names(&self) -> impl Iterator<Item = String> {
         self.roles.iter().chain(&self.groups).cloned()
     }
 

@@ -22,7 +22,7 @@ use crate::registry::{self, LoadError};
 use crate::roster::Incarnation;
 use crate::schema::{self, SchemaError};
 
-/// Longest time for the whole picture.
+/// Deadline for loading the whole roster.
 const DEADLINE: Duration = Duration::from_mins(2);
 
 /// The source behind `store+etcd://` and `store+postgres://`.

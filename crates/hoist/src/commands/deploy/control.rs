@@ -1,7 +1,7 @@
 //! What operators say to a run.
 
 use clap::{Args, ValueEnum};
-use hoist_api::deploy::{Order, OrderResult};
+use hoist_api::deploy::{RunCommandRequest, RunCommandResult};
 use hoist_model::Exit;
 
 use super::{counted, interrupt, watch, word};
@@ -11,7 +11,7 @@ use crate::printer::{Output, Printer};
 
 /// What all of them take.
 #[derive(Debug, Clone, Args)]
-pub(super) struct OrderArgs {
+pub(super) struct RunCommandArgs {
     /// Id of a run, the end of one, or `last`
     #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
@@ -20,14 +20,14 @@ pub(super) struct OrderArgs {
     dry_run: bool,
 }
 
-impl OrderArgs {
+impl RunCommandArgs {
     async fn tell(
         &self,
         shell: &mut Shell,
-        order: &Order,
+        request: &RunCommandRequest,
         said: &str,
-    ) -> Result<OrderResult, Failure> {
-        let told = shell.client()?.order_run(&self.run, said, order, self.dry_run).await?;
+    ) -> Result<RunCommandResult, Failure> {
+        let told = shell.client()?.command_run(&self.run, said, request, self.dry_run).await?;
         let printer = &mut shell.printer;
         match printer.output() {
             Output::Json | Output::Yaml => printer.value(&told)?,
@@ -46,8 +46,8 @@ impl OrderArgs {
         Ok(told)
     }
 
-    async fn say(self, shell: &mut Shell, order: &Order, said: &str) -> Result<Exit, Failure> {
-        let told = self.tell(shell, order, said).await?;
+    async fn say(self, shell: &mut Shell, request: &RunCommandRequest, said: &str) -> Result<Exit, Failure> {
+        let told = self.tell(shell, request, said).await?;
         Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })
     }
 }
@@ -91,7 +91,7 @@ fn done(said: &str) -> &str {
     hoist deploy stop last --after deployed\n  hoist deploy stop last --dry-run")]
 pub(super) struct StopArgs {
     #[command(flatten)]
-    order: OrderArgs,
+    target: RunCommandArgs,
     /// End also what runs
     #[arg(long)]
     now: bool,
@@ -102,8 +102,8 @@ pub(super) struct StopArgs {
 
 impl StopArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let order = Order { now: self.now, after: self.after, ..Order::default() };
-        self.order.say(shell, &order, "stop").await
+        let request = RunCommandRequest { now: self.now, after: self.after, ..RunCommandRequest::default() };
+        self.target.say(shell, &request, "stop").await
     }
 }
 
@@ -115,7 +115,7 @@ impl StopArgs {
     hoist deploy resume last --dry-run\n  hoist deploy resume last --detach")]
 pub(super) struct ResumeArgs {
     #[command(flatten)]
-    order: OrderArgs,
+    target: RunCommandArgs,
     #[command(flatten)]
     concurrent: ConcurrentArgs,
     /// Do not wait for its end
@@ -126,11 +126,11 @@ pub(super) struct ResumeArgs {
 impl ResumeArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
-        let before = client.run(&self.order.run).await?.summary.records;
-        let detach = self.detach || self.order.dry_run;
-        let order =
-            Order { allow_concurrent: self.concurrent.allow_concurrent, ..Order::default() };
-        let told = self.order.tell(shell, &order, "resume").await?;
+        let before = client.run(&self.target.run).await?.summary.records;
+        let detach = self.detach || self.target.dry_run;
+        let request =
+            RunCommandRequest { allow_concurrent: self.concurrent.allow_concurrent, ..RunCommandRequest::default() };
+        let told = self.target.tell(shell, &request, "resume").await?;
         if detach {
             return Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done });
         }
@@ -144,7 +144,7 @@ impl ResumeArgs {
     hoist deploy pause last --node n7\n  hoist deploy pause last --role web")]
 pub(super) struct PauseArgs {
     #[command(flatten)]
-    order: OrderArgs,
+    target: RunCommandArgs,
     #[command(flatten)]
     part: PartArgs,
 }
@@ -161,14 +161,14 @@ struct PartArgs {
 }
 
 impl PartArgs {
-    fn order(self) -> Order {
-        Order { node: self.node, role: self.role, ..Order::default() }
+    fn request(self) -> RunCommandRequest {
+        RunCommandRequest { node: self.node, role: self.role, ..RunCommandRequest::default() }
     }
 }
 
 impl PauseArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        self.order.say(shell, &self.part.order(), "pause").await
+        self.target.say(shell, &self.part.request(), "pause").await
     }
 }
 
@@ -178,14 +178,14 @@ impl PauseArgs {
     hoist deploy unpause last --node n7\n  hoist deploy unpause last --role web")]
 pub(super) struct UnpauseArgs {
     #[command(flatten)]
-    order: OrderArgs,
+    target: RunCommandArgs,
     #[command(flatten)]
     part: PartArgs,
 }
 
 impl UnpauseArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        self.order.say(shell, &self.part.order(), "unpause").await
+        self.target.say(shell, &self.part.request(), "unpause").await
     }
 }
 
@@ -202,7 +202,7 @@ enum Mark {
     hoist deploy mark last failed reboot@n3")]
 pub(super) struct MarkArgs {
     #[command(flatten)]
-    order: OrderArgs,
+    target: RunCommandArgs,
     #[command(flatten)]
     concurrent: ConcurrentArgs,
     #[arg(value_name = "OK|FAILED", value_enum)]
@@ -215,8 +215,8 @@ impl MarkArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let good = Some(matches!(self.mark, Mark::Ok));
         let allow_concurrent = self.concurrent.allow_concurrent;
-        let order = Order { good, instances: self.instances, allow_concurrent, ..Order::default() };
-        self.order.say(shell, &order, "mark").await
+        let request = RunCommandRequest { good, instances: self.instances, allow_concurrent, ..RunCommandRequest::default() };
+        self.target.say(shell, &request, "mark").await
     }
 }
 
@@ -224,7 +224,7 @@ impl MarkArgs {
 #[derive(Debug, Clone, Args)]
 pub(super) struct InstanceArgs {
     #[command(flatten)]
-    order: OrderArgs,
+    target: RunCommandArgs,
     /// A task on a node, such as `db-init@n1`, or a task on all of its nodes
     #[arg(value_name = "INSTANCE", required = true)]
     instances: Vec<String>,
@@ -237,8 +237,8 @@ impl InstanceArgs {
         said: &str,
         allow_concurrent: bool,
     ) -> Result<Exit, Failure> {
-        let order = Order { instances: self.instances, allow_concurrent, ..Order::default() };
-        self.order.say(shell, &order, said).await
+        let request = RunCommandRequest { instances: self.instances, allow_concurrent, ..RunCommandRequest::default() };
+        self.target.say(shell, &request, said).await
     }
 }
 
@@ -297,7 +297,7 @@ impl RetryArgs {
     hoist deploy undo last --on rack=r3 --leave-gaps")]
 pub(super) struct UndoArgs {
     #[command(flatten)]
-    order: OrderArgs,
+    target: RunCommandArgs,
     /// Only these; a task's name means all of its instances
     #[arg(value_name = "INSTANCE")]
     instances: Vec<String>,
@@ -321,10 +321,10 @@ impl UndoArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let Self { on, instances, leave_gaps, over_changes, .. } = self;
         let allow_concurrent = self.concurrent.allow_concurrent;
-        let order =
-            Order { on, instances, leave_gaps, over_changes, allow_concurrent, ..Order::default() };
+        let request =
+            RunCommandRequest { on, instances, leave_gaps, over_changes, allow_concurrent, ..RunCommandRequest::default() };
         let client = shell.client()?;
-        let asked = client.order_run(&self.order.run, "undo", &order, self.order.dry_run);
+        let asked = client.command_run(&self.target.run, "undo", &request, self.target.dry_run);
         let told = match interrupt::told(shell, asked).await? {
             Ok(told) => told,
             Err(exit) => return Ok(exit),

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::artifacts::content::{MIB, artifact, blob_path, content, digest};
 use crate::site::{Answer, Site, plain_client};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 impl Site {
     /// Waits until so much of it is here.
@@ -81,7 +81,7 @@ async fn bytes_before_a_broken_connection_are_kept() {
             assert_eq!(answer.status, 409, "{}", answer.text());
         }
     };
-    let brought = tokio::time::timeout(PATIENCE, received).await.expect("the first one ends");
+    let brought = tokio::time::timeout(DEADLINE, received).await.expect("the first one ends");
     assert_eq!(brought["whole"], true);
     assert!(site.fetch_content(&image).await.body == image);
     site.stop().await;

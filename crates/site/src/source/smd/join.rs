@@ -36,10 +36,9 @@ pub const FIELDS: [Field; 10] = [
     Field::Bmc,
 ];
 
-/// The nodes of three lists that were fetched as one picture, and their groups.
+/// Joins three lists that were fetched at one revision into nodes and their groups.
 ///
-/// Nothing here fails: a value that makes no sense is left out with a warning, a machine that
-/// makes no sense is held.
+/// Never fails: an invalid value is left out with a warning, and an invalid machine is held.
 pub fn join(
     components: Vec<Component>,
     interfaces: Vec<EthernetInterface>,
