@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn server_starts_without_the_root_key_until_its_certificate_ends() {
+    fn server_starts_without_root_key_until_its_certificate_ends() {
         let dir = tempfile::tempdir().unwrap();
         let clock = dial();
         let open = |names: &[&str]| {

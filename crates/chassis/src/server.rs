@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_cannot_be_declared_twice_or_without_summary_and_reason() {
+    fn routes_need_a_summary_a_reason_and_a_unique_path() {
         use crate::route::AccessClass;
         let route = || Route::<()>::get("/a", AccessClass::Open, async || "");
         assert!(matches!(RouteTable::new(vec![route()]), Err(RouteError::NoSummary { .. })));

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_the_named_one_else_the_given_one_else_the_local_one() {
+    fn token_is_the_named_then_the_given_then_the_local_one() {
         let mut connection = server("http://127.0.0.1:1");
         assert!(pick(&connection, Some("t"), None).ends_with(" value t"));
         connection.token_file = Some("/t".into());

@@ -26,7 +26,7 @@ fn recipe() -> Recipe {
 }
 
 #[test]
-fn drivers_come_with_what_they_need_and_the_hardware_they_are_for() {
+fn drivers_include_dependencies_and_their_hardware() {
     let modules = Modules::of(&modules()).unwrap();
     let chosen = modules.choose(["virtio-net", "ext4", "no_such_driver"]).unwrap();
     let names: Vec<&str> = chosen.modules.iter().map(|module| &*module.name).collect();

@@ -429,7 +429,7 @@ fn volume_group_member_names_group_and_size() {
 }
 
 #[test]
-fn signature_is_placed_in_its_partition_and_wiped_range_is_empty() {
+fn signature_names_its_partition_and_wiped_range_is_empty() {
     let disk = LoopDisk::new(32 * MIB, 512);
     let mut sgdisk = Command::new("sgdisk");
     sgdisk.args([

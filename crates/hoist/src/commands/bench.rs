@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_is_in_the_histogram_and_every_failure_is_counted() {
+    fn histogram_has_every_answer_and_counter_every_failure() {
         let micros = [3, 5, 5, 100, 1_500].map(Duration::from_micros);
         let mut outcomes: Vec<Outcome> = micros.into_iter().map(Ok).collect();
         outcomes.extend((0..20).map(|n| Err(format!("failure {n}"))));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn only_variables_for_secrets_are_taken_and_they_are_not_printed() {
+    fn secret_variables_are_read_and_never_printed() {
         let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
         let environment = [
             pair("PATH", "/bin"),

@@ -30,7 +30,7 @@ fn a_missing_spec_is_an_empty_one_with_its_defaults() {
 }
 
 #[test]
-fn one_value_of_another_format_is_read_with_places_and_suggestions() {
+fn foreign_value_is_read_with_places_and_suggestions() {
     #[derive(Debug, PartialEq, serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Other {

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_it_gets_nothing_and_one_with_another_gets_all() {
+    fn current_client_gets_no_content_and_outdated_one_gets_all() {
         let range = (header::RANGE, "bytes=1-2");
         assert_eq!(asked(&[(header::IF_NONE_MATCH, TAG)], 9), Reply::NotModified);
         assert_eq!(

@@ -621,7 +621,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_in_the_order_of_the_starts_although_the_clock_is_set_back() {
+    fn run_ids_keep_start_order_when_the_clock_goes_back() {
         let mut last = Ulid::default();
         for now in [1000, 1000, 1001, 500, 0, 1001, 1002] {
             let next = id_after(last, now);

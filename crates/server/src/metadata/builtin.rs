@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn costly_or_failing_layers_are_not_rendered_on_acceptor_threads() {
+    async fn costly_or_failing_layers_leave_acceptor_threads_free() {
         let file = |content: &str| {
             let files = serde_json::json!([{"path": "/etc/n", "content": content}]);
             serde_json::json!({"selector": "*", "user_data": {"write_files": files}})

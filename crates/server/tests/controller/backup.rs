@@ -232,7 +232,7 @@ async fn pending_enrollments_are_not_restored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn artifacts_travel_only_when_asked_for() {
+async fn artifacts_are_backed_up_only_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let site = FilledSite::start(dir.path(), "embedded").await;
     for name in ["blobs/ab/abcd", "parts/cdef", "damaged/0123"] {

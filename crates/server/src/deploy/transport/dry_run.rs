@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_diff_is_cut_between_lines_and_all_of_them_together_are_bounded() {
+    fn diffs_are_cut_between_lines_and_bounded_in_total() {
         let long = "+ grün\n".repeat(MAX_DIFF);
         let mut room = MAX_DIFFS;
         let mut all = 0;

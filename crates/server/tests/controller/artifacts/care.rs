@@ -26,7 +26,7 @@ fn digests(collected: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_list_says_what_is_here_and_who_names_it() {
+async fn list_has_local_content_and_its_references() {
     let site = Site::start().await;
     let kernel = content(100, 1);
     let initrd = content(200, 2);
@@ -117,7 +117,7 @@ async fn only_old_unreferenced_content_is_collected() {
 }
 
 #[tokio::test]
-async fn content_that_is_about_to_be_named_is_new_again() {
+async fn content_about_to_be_referenced_counts_as_new() {
     let site = Site::start().await;
     let kernel = content(1000, 1);
     site.bring(&kernel, 0, &kernel).await.expect(200);

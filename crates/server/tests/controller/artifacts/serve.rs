@@ -44,7 +44,7 @@ async fn uploaded_content_is_served_by_digest_and_by_name() {
 }
 
 #[tokio::test]
-async fn one_range_is_given_and_what_is_beyond_is_refused() {
+async fn single_range_is_served_and_out_of_bounds_is_refused() {
     let site = Site::start().await;
     let image = content(MIB, 3);
     site.add_artifact("image", &image).await;

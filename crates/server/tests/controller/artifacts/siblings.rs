@@ -213,7 +213,7 @@ async fn next_controller_completes_a_transfer_of_a_dead_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_way_that_breaks_again_and_again_still_brings_everything() {
+async fn repeatedly_broken_connection_still_transfers_everything() {
     let image = content(8 * MIB, 3);
     let sibling = having(&image).await;
     let relay = Relay::to(&sibling, Some(3 * MIB as u64)).await;
@@ -262,7 +262,7 @@ async fn damaged_content_of_a_sibling_is_never_served_whole() {
 
 /// It takes those ten seconds; a machine waits that long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_controller_that_hangs_or_drips_is_left_for_another_one() {
+async fn hanging_or_slow_controller_is_replaced_by_another() {
     let image = content(2 * MIB, 8);
     let good = having(&image).await;
     let fetched = async |bad: Bad| {
@@ -281,7 +281,7 @@ async fn a_controller_that_hangs_or_drips_is_left_for_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn controllers_that_all_lack_it_do_not_ask_in_circles() {
+async fn controllers_without_the_content_do_not_query_in_circles() {
     // Relays have their ports before the controllers that they lead to.
     let relays = [Relay::bound().await, Relay::bound().await];
     let urls: Vec<String> = relays.iter().map(Relay::url).collect();
@@ -305,7 +305,7 @@ async fn controllers_that_all_lack_it_do_not_ask_in_circles() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_controller_that_cannot_be_reached_is_told() {
+async fn unreachable_controller_is_reported() {
     let image = content(1000, 6);
     // The port is reserved, and no server listens on it.
     let nowhere = tokio::net::TcpSocket::new_v4().expect("a socket");
@@ -319,7 +319,7 @@ async fn a_controller_that_cannot_be_reached_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn controllers_of_one_store_share_what_was_brought_to_one() {
+async fn controllers_of_one_store_share_uploaded_content() {
     let store = EtcdServer::shared().url("artifacts");
     let image = content(3 * MIB, 7);
     let one = Site::start_with(|config| config.store.clone_from(&store)).await;

@@ -24,7 +24,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn an_upload_goes_on_from_where_it_was_broken_off() {
+async fn interrupted_upload_continues_at_its_position() {
     let site = Site::start().await;
     let image = content(3 * MIB, 1);
     let fresh = site.get(&blob_path(&image)).await.expect(200).json();
@@ -159,7 +159,7 @@ async fn concurrent_upload_of_the_same_content_is_refused() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_the_rest_goes_on() {
+async fn full_disk_is_reported_and_other_work_continues() {
     let site = Site::start().await;
     let image = content(2 * MIB, 6);
     let other = content(MIB, 7);
@@ -242,7 +242,7 @@ async fn artifacts_leave_room_for_the_store_on_their_disk() {
 }
 
 #[tokio::test]
-async fn bringing_and_caring_need_their_scopes() {
+async fn upload_and_maintenance_need_their_scopes() {
     let site = Site::start().await;
     let scopes = |verb: &str| json!([{"verbs": [verb], "contexts": ["boot"]}]);
     let reader = site.token(scopes("read")).await;

@@ -204,7 +204,7 @@ async fn known_machines_boot_however_many_share_an_address() {
 }
 
 #[tokio::test]
-async fn notice_of_a_change_lets_waiting_machines_ask_often_again() {
+async fn change_notice_resets_the_retry_delay_of_machines() {
     let site = Site::start().await;
     let ask = async |wait: u32, ts: i64| {
         let query = format!("mac={}&arch=x86_64&ts={ts}&wait={wait}", mac(7));

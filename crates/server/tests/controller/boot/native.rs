@@ -6,7 +6,7 @@ use crate::boot::{bootscript, config, explain, node, script};
 use crate::site::{Site, document, mac, node_document};
 
 #[tokio::test]
-async fn a_node_boots_what_was_written_for_it_and_it_is_told_why() {
+async fn node_boots_its_record_and_explanation_names_the_reason() {
     let site = Site::start().await;
     site.apply(&[
         node(1, &json!({"role": "compute", "xname": "x1c0s0b0n0"})),
@@ -57,7 +57,7 @@ async fn a_node_boots_what_was_written_for_it_and_it_is_told_why() {
 }
 
 #[tokio::test]
-async fn the_shown_script_is_the_served_one_and_earlier_ones_can_be_seen() {
+async fn shown_script_equals_the_served_one_and_history_is_kept() {
     let site = Site::start().await;
     site.apply(&[node_document(1), config("base", &json!({"params": "first"}))]).await;
     let before = site.revision();
@@ -87,7 +87,7 @@ async fn the_shown_script_is_the_served_one_and_earlier_ones_can_be_seen() {
 }
 
 #[tokio::test]
-async fn looking_leaves_no_trace_and_asking_does() {
+async fn previews_leave_no_history_and_requests_do() {
     let site = Site::start().await;
     site.apply(&[node_document(1), config("base", &json!({}))]).await;
     let history = async || site.get("/boot/v2/history/n1").await.expect(200).json()["rows"].clone();
@@ -108,7 +108,7 @@ async fn looking_leaves_no_trace_and_asking_does() {
 }
 
 #[tokio::test]
-async fn a_change_is_weighed_before_it_is_made() {
+async fn change_effects_are_counted_before_the_write() {
     let site = Site::start().await;
     let mut documents: Vec<Value> =
         (1..=60).map(|n| node(n, &json!({"role": "compute"}))).collect();
@@ -158,7 +158,7 @@ async fn a_change_is_weighed_before_it_is_made() {
 }
 
 #[tokio::test]
-async fn a_template_that_loops_or_fails_is_refused_and_nothing_changes() {
+async fn looping_or_failing_template_is_refused_without_a_change() {
     let site = Site::start().await;
     let template = |text: &str| {
         config("own", &json!({"selector": "node:n1", "template": format!("#!ipxe\n{text}\n")}))

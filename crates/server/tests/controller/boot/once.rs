@@ -16,7 +16,7 @@ fn was_given(answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn boot_once_is_served_once_and_again_only_when_booting_failed() {
+async fn one_time_boot_is_served_again_only_if_booting_failed() {
     let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
@@ -89,7 +89,7 @@ async fn request_from_elsewhere_does_not_use_up_a_one_time_boot() {
 }
 
 #[tokio::test]
-async fn a_configuration_marked_once_is_had_by_each_node_one_time() {
+async fn one_time_configuration_is_served_once_to_each_node() {
     let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
@@ -219,7 +219,7 @@ async fn later_boot_mode_revokes_the_one_time_boot() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_is_gone_keeps_nothing_from_being_written() {
+async fn removed_one_time_configuration_blocks_no_write() {
     let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
@@ -241,7 +241,7 @@ async fn a_configuration_that_is_gone_keeps_nothing_from_being_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn controllers_of_one_store_know_what_the_others_handed_out() {
+async fn controllers_of_one_store_share_their_one_time_boots() {
     let store = EtcdServer::shared().url("pending-boots");
     let one = Site::start_with(|config| {
         config.store.clone_from(&store);
@@ -271,7 +271,7 @@ async fn controllers_of_one_store_know_what_the_others_handed_out() {
 }
 
 #[tokio::test]
-async fn a_retry_after_a_restart_is_the_same_boot_and_the_next_one_is_not() {
+async fn retry_after_restart_repeats_the_boot_and_the_next_does_not() {
     let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),

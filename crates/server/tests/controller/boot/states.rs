@@ -196,7 +196,7 @@ async fn a_protected_node_is_never_installed() {
 }
 
 #[tokio::test]
-async fn a_report_leaves_alone_what_people_decided_meanwhile() {
+async fn report_does_not_override_later_decisions_of_operators() {
     let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[node_document(1), config("installer", &json!({"mode": "install"}))]).await;
     set(&site, "n1", &json!({"mode": "hold"})).await.expect(200);
@@ -260,7 +260,7 @@ async fn node_installed_in_one_boot_reports_and_boots_its_disk() {
 
 /// An installation that was given up must not make a live system look like an installed one.
 #[tokio::test]
-async fn node_that_booted_otherwise_is_not_taken_for_installed() {
+async fn node_that_booted_differently_does_not_count_as_installed() {
     let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[node_document(1), config("base", &json!({"mode": "install"}))]).await;
     assert!(script(&site, 1).await.contains("http://k/base"));
@@ -291,7 +291,7 @@ async fn configuration_turned_installer_spares_installed_nodes() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_removed_and_comes_back_is_not_installed_again() {
+async fn removed_and_restored_node_is_not_installed_again() {
     let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[node_document(1), config("installer", &json!({"mode": "install"}))]).await;
     assert!(script(&site, 1).await.contains("http://k/installer"));

@@ -127,7 +127,7 @@ async fn failed_request_is_in_the_native_history_and_events_only() {
 }
 
 #[tokio::test]
-async fn explanation_of_a_record_without_kernel_agrees_with_the_script() {
+async fn explanation_of_a_kernelless_record_agrees_with_the_script() {
     let site = site().await;
     let put = async |body: Value| site.put("/boot/v1/bootparameters", &body).await.expect(200);
     put(json!({"hosts": ["x1c0s0b0n0"], "params": "quiet"})).await;

@@ -47,7 +47,7 @@ async fn boot_scripts_can_be_locked() {
 }
 
 #[tokio::test]
-async fn a_lock_on_nothing_is_an_error_and_not_an_open_door() {
+async fn lock_on_an_unknown_route_is_an_error() {
     for path in ["/boot/v1/dumpstat", "POST /boot/v1/dumpstate", "/inventory/v1/nodes", "/"] {
         let dir = tempfile::tempdir().expect("a directory");
         let mut config = Config::new(dir.path());

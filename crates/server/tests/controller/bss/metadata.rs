@@ -91,7 +91,7 @@ async fn user_data_is_yaml_for_cloud_init() {
 }
 
 #[tokio::test]
-async fn role_and_default_speak_where_the_node_has_no_record() {
+async fn role_and_default_apply_to_nodes_without_a_record() {
     let site = site(behind_a_proxy).await;
     let asked_from = async |address: &str, key: &str| {
         let ask = site.ask_as_nobody("GET", &format!("/meta-data?key={key}"));
@@ -199,7 +199,7 @@ async fn phone_home_is_kept_in_the_record() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_installed_phones_home_and_goes_to_its_disk() {
+async fn installed_node_phones_home_and_boots_its_disk() {
     let site = site(|_| {}).await;
     let install = json!({"selector": "node:n0", "mode": "install", "kernel": "http://h/installer"});
     site.apply(&[document("BootConfig", "installer", &install)]).await;

@@ -112,7 +112,7 @@ async fn a_site_without_spire_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_spire_that_hangs_costs_others_nothing() {
+async fn hanging_spire_delays_no_other_request() {
     let spire = Helper::start(Manner::Hangs).await;
     let site = site(Some(spire.url()), None).await;
     // More than may run at once.
@@ -142,7 +142,7 @@ async fn a_spire_that_hangs_costs_others_nothing() {
 }
 
 #[tokio::test]
-async fn every_question_for_a_script_is_told() {
+async fn every_request_for_a_script_is_an_event() {
     let notified = Helper::start(Manner::Says(204, String::new())).await;
     let site = site(None, Some(format!("{}/notify", notified.url()))).await;
     site.get(&script(3)).await.expect(200);

@@ -39,7 +39,7 @@ async fn a_site_that_is_well_says_so() {
 }
 
 #[tokio::test]
-async fn every_method_but_the_right_ones_is_refused_under_every_spelling() {
+async fn wrong_methods_are_refused_under_every_spelling() {
     let site = Site::start().await;
     let mut routes: Vec<(String, &str)> =
         ["status", "version", "hsm", "storage/status", "status/all", "etcd"]
@@ -87,7 +87,7 @@ async fn every_method_but_the_right_ones_is_refused_under_every_spelling() {
 }
 
 #[tokio::test]
-async fn a_source_that_fails_is_told_and_asked_no_more_for_it() {
+async fn failing_source_is_reported_and_not_queried_again() {
     let smd = Smd::start(SmdSet::synthetic(3)).await;
     let mut source = SourceConfig::new(smd.url().parse().expect("an address")).expect("a source");
     source.every = Duration::from_hours(1);
@@ -111,7 +111,7 @@ async fn a_source_that_fails_is_told_and_asked_no_more_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_away_is_told_within_a_moment_and_nothing_empties() {
+async fn store_outage_is_reported_at_once_and_empties_nothing() {
     let server = EtcdServer::start();
     let url = server.url("site");
     let site = Site::start_with(|config| config.store.clone_from(&url)).await;

@@ -89,7 +89,7 @@ fn tasks(text: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_says_what_would_change_on_its_node_and_changes_nothing() {
+async fn agent_predicts_changes_of_its_node_and_makes_none() {
     let site = one_node().await;
     let dir = tempfile::tempdir().expect("a directory");
     let text = "hoist: 1\ntasks:\n\
@@ -154,7 +154,7 @@ async fn action_missing_on_an_agent_is_named_before_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_agent_of_a_node_does_its_work_once_although_answers_are_lost() {
+async fn agent_runs_each_step_once_when_answers_are_lost() {
     let site = one_node().await;
     let dir = tempfile::tempdir().expect("a directory");
     let agent = Agent::start(&site, dir.path()).await;

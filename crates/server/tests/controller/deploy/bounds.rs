@@ -29,7 +29,7 @@ async fn failure(site: &Site, may_use: &str, command: &str) -> (String, String) 
 }
 
 #[tokio::test]
-async fn a_task_that_fills_memory_is_ended_and_named() {
+async fn memory_filling_task_is_killed_and_named() {
     let site = site().await;
     // Without a single line end, `tail` keeps all of it.
     let command = "echo $$ > pid; head -c 900M /dev/zero | tail -n 1 | head -c 0; sleep 60";
@@ -41,7 +41,7 @@ async fn a_task_that_fills_memory_is_ended_and_named() {
 }
 
 #[tokio::test]
-async fn a_task_that_forks_without_end_is_ended_and_named() {
+async fn endlessly_forking_task_is_killed_and_named() {
     let site = site().await;
     // Up to four thousand, each with two children, in sessions of their own.
     fs_err::create_dir_all(file(&site, 1, "")).expect("a directory");

@@ -45,7 +45,7 @@ async fn first_of_a_role_is_stable_across_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_that_was_changed_or_has_another_first_member_is_refused() {
+async fn changed_plan_or_plan_with_another_first_member_is_refused() {
     let site = site().await;
     let made = planned(&site, &files("site.yaml", "node:n1,node:n2")).await;
     let mut changed = made.clone();

@@ -27,7 +27,7 @@ async fn stream(site: &Site, run: &str, after: u64) -> Vec<(u64, Value)> {
 }
 
 #[tokio::test]
-async fn a_stream_is_taken_up_where_it_was_left() {
+async fn interrupted_stream_resumes_at_its_position() {
     let site = site().await;
     let run = start(&site, &plan(&[step("a@n1", 1, HOLD, &[])])).await;
     let path = format!("{RUNS}/{run}/events?after=2&wait=30s");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::deploy::{RUNS, plan, site, site_with, start, step, until};
 
 #[tokio::test]
-async fn runs_are_listed_newest_first_and_found_by_the_end_of_their_id() {
+async fn runs_are_listed_newest_first_and_found_by_id_suffix() {
     let site = site().await;
     let first = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
     until(&site, &first, "ended").await;

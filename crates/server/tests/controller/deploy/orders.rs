@@ -8,7 +8,7 @@ use crate::deploy::{
 };
 
 #[tokio::test]
-async fn a_stop_lets_what_runs_come_to_its_end_and_starts_nothing_new() {
+async fn stop_finishes_running_steps_and_starts_no_others() {
     let site = site().await;
     let vertices = [step("slow@n1", 1, HOLD, &[]), step("next@n1", 1, "echo x >> next", &[0])];
     let run = start(&site, &plan(&vertices)).await;
@@ -27,7 +27,7 @@ async fn a_stop_lets_what_runs_come_to_its_end_and_starts_nothing_new() {
 }
 
 #[tokio::test]
-async fn a_stop_now_ends_what_runs() {
+async fn stop_now_ends_running_steps() {
     let site = site().await;
     let vertices = [step("slow@n1", 1, "touch begun; sleep 30", &[])];
     let run = start(&site, &plan(&vertices)).await;
@@ -93,7 +93,7 @@ async fn a_role_is_paused_on_its_nodes_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_held_waits_until_it_is_released() {
+async fn held_task_waits_for_its_release() {
     let site = site().await;
     let vertices = [step("slow@n1", 1, HOLD, &[]), step("next@n1", 1, "touch next", &[0])];
     let run = start(&site, &plan(&vertices)).await;
@@ -108,7 +108,7 @@ async fn a_task_that_is_held_waits_until_it_is_released() {
 }
 
 #[tokio::test]
-async fn a_run_stops_after_what_it_was_told_to_stop_after() {
+async fn run_stops_after_the_named_barrier_or_task() {
     let site = site().await;
     let vertices = [
         step("slow@n1", 1, HOLD, &[]),
@@ -128,7 +128,7 @@ async fn a_run_stops_after_what_it_was_told_to_stop_after() {
 }
 
 #[tokio::test]
-async fn a_run_stops_after_a_task_when_all_of_its_instances_have_ended() {
+async fn run_stops_after_a_task_once_its_instances_have_ended() {
     let site = site().await;
     let vertices = [
         step("slow@n1", 1, HOLD, &[]),
@@ -197,7 +197,7 @@ async fn command_to_an_ending_run_is_taken_or_refused() {
 }
 
 #[tokio::test]
-async fn an_order_without_an_effect_is_refused() {
+async fn command_without_an_effect_is_refused() {
     let site = site().await;
     let mut plan = plan(&[step("slow@n1", 1, HOLD, &[]), step("bad@n2", 2, "false", &[])]);
     plan["vertices"].as_array_mut().expect("a list").push(json!({

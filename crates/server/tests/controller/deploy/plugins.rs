@@ -58,7 +58,7 @@ async fn input_a_plug_in_rejects_is_reported_before_the_run() {
 }
 
 #[tokio::test]
-async fn a_plug_in_that_comes_or_goes_is_noticed_without_a_restart() {
+async fn added_or_removed_plug_in_is_noticed_without_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
     let plugins = dir.path().to_owned();
     let site = site_with(|config| config.deploy.plugins = Some(plugins.clone())).await;

@@ -14,7 +14,7 @@ fn records(dir: &Path, run: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_by_itself_after_a_restart() {
+async fn run_continues_after_a_restart() {
     let site = site().await;
     let vertices = [
         step("first@n1", 1, "echo once >> first", &[]),
@@ -32,7 +32,7 @@ async fn a_run_goes_on_by_itself_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_run_that_was_stopped_or_has_ended_stays_so_after_a_restart() {
+async fn stopped_or_ended_run_stays_so_after_a_restart() {
     let site = site().await;
     let ended = start(&site, &plan(&[step("a@n1", 1, "echo x >> a", &[])])).await;
     until(&site, &ended, "ended").await;
@@ -104,7 +104,7 @@ async fn a_journal_of_a_newer_version_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_run_that_another_process_has_is_left_to_it() {
+async fn run_locked_by_another_process_is_left_alone() {
     let site = site().await;
     let run = start(&site, &plan(&[step("a@n1", 1, HOLD, &[])])).await;
     let (dir, config) = site.stop().await;
@@ -201,7 +201,7 @@ async fn until_snapshot(site: &Site, run: &str, held: &[String]) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_from_its_snapshot_and_what_came_after_it() {
+async fn run_continues_from_its_snapshot_and_later_records() {
     const STEPS: u32 = 4200;
     let site = site().await;
     let mut vertices = vec![step("slow@n1", 1, HOLD, &[]), step("last@n1", 1, "true", &[0])];

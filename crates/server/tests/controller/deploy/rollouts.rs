@@ -14,7 +14,7 @@ tasks:
 "#;
 
 #[tokio::test]
-async fn the_others_go_on_after_the_pause_of_the_canary() {
+async fn other_nodes_continue_after_the_canary_pause() {
     let site = site().await;
     let body = json!({"title": "web", "files": [{"name": "tasks.yaml", "text": TASKS}]});
     let run = site.post(RUNS, &body).await.expect(201).json();

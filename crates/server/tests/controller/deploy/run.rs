@@ -8,7 +8,7 @@ use crate::deploy::{RUNS, file, lines, plan, put, site, start, states, step, unt
 use crate::site::Site;
 
 #[tokio::test]
-async fn a_run_comes_to_its_end_and_what_it_printed_is_kept() {
+async fn run_succeeds_and_keeps_its_output() {
     let site = site().await;
     let before = site.revision();
     let vertices = [
@@ -200,7 +200,7 @@ async fn selection_can_be_limited_to_blocked_instances() {
 }
 
 #[tokio::test]
-async fn a_list_is_neither_a_plan_nor_an_order() {
+async fn list_is_neither_a_plan_nor_a_command() {
     let site = site().await;
     let run = start(&site, &plan(&[step("slow@n1", 1, crate::deploy::HOLD, &[])])).await;
     for path in ["/deploy/v1/plans".to_owned(), RUNS.to_owned(), format!("{RUNS}/{run}/stop")] {
@@ -214,7 +214,7 @@ async fn a_list_is_neither_a_plan_nor_an_order() {
 }
 
 #[tokio::test]
-async fn an_instance_is_explained_with_the_place_of_each_of_its_fields() {
+async fn instance_explanation_has_the_place_of_each_field() {
     let site = site().await;
     let below = "hoist: 1\ntasks:\n  a: {on: node:n1, run: none, retries: 1}\n  b: {on: node:n1, run: none}\n";
     let above = "hoist: 1\ntasks:\n  a: {patch: true,\n      retries: 2}\n";

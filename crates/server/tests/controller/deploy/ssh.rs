@@ -56,7 +56,7 @@ fn why(ended: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_on_far_nodes_comes_to_its_end_and_what_was_printed_is_kept() {
+async fn run_over_ssh_succeeds_and_keeps_its_output() {
     let sshd = SshServer::start();
     let site = far(&sshd, |_| {}).await;
     let vertices = [
@@ -74,7 +74,7 @@ async fn a_run_on_far_nodes_comes_to_its_end_and_what_was_printed_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_ssh_cannot_or_may_not_reach_is_named_with_the_reason() {
+async fn node_unreachable_over_ssh_is_named_with_the_reason() {
     let sshd = SshServer::start();
     let site = far(&sshd, |_| {}).await;
     let run = start(&site, &plan(&[step("a@n2", 2, "true", &[])])).await;

@@ -13,7 +13,7 @@ use crate::deploy::{
 use crate::site::Site;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_controller_takes_over_what_one_has_left() {
+async fn another_controller_takes_over_abandoned_work() {
     let store = EtcdServer::shared().url(&fresh_name());
     let first = site_with(|config| config.store.clone_from(&store)).await;
     let second = first
@@ -129,7 +129,7 @@ async fn until_given_up(site: &Site, run: &str, instance: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_controller_that_has_lost_its_lease_writes_nothing_more() {
+async fn controller_without_its_lease_stops_writing() {
     let store = EtcdServer::shared().url(&fresh_name());
     let site = site_with(|config| config.store.clone_from(&store)).await;
     let run =

@@ -185,7 +185,7 @@ async fn undo_gaps_are_grouped_and_skip_unchanged_steps() {
 }
 
 #[tokio::test]
-async fn a_run_is_undone_by_one_at_a_time_and_does_not_go_on_meanwhile() {
+async fn run_has_one_undo_at_a_time_and_cannot_resume_meanwhile() {
     let site = site().await;
     let call = json!({"action": "shell", "input": {"command": HOLD}});
     let first = with(step("first@n1", 1, "true", &[]), "undo", call);

@@ -117,7 +117,7 @@ async fn current_etag_gets_not_modified_until_a_change() {
 }
 
 #[tokio::test]
-async fn a_list_is_compressed_for_those_who_can_read_that() {
+async fn list_is_compressed_for_clients_that_accept_it() {
     let site = Site::start().await;
     site.apply(&(1..=MANY).map(node_document).collect::<Vec<_>>()).await;
     let plain = open(&site, INTERFACES).await.expect(200);

@@ -286,7 +286,7 @@ async fn raw(site: &Site, head: &str, chunk: &[u8], times: usize) -> String {
 }
 
 #[tokio::test]
-async fn hostile_bodies_are_refused_and_the_server_lives() {
+async fn hostile_bodies_are_refused_and_the_server_survives() {
     let site = Site::start().await;
     let before = site.records().await;
     let post = async |media_type: &str, body: Vec<u8>| {
@@ -344,7 +344,7 @@ async fn hostile_bodies_are_refused_and_the_server_lives() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_changes_nothing() {
+async fn broken_stream_changes_nothing() {
     let site = Site::start().await;
     let half = lines(&[node_document(1), node_document(2)]);
     let chunks = [Ok(half), Err(std::io::Error::other("the sender died"))];

@@ -83,7 +83,7 @@ async fn the_first_cycle_imports_and_an_idle_one_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_source_on_a_bad_day_changes_nothing() {
+async fn failing_source_changes_nothing() {
     let smd = Smd::start(SmdSet::synthetic(20)).await;
     let site = imported(&smd).await;
     let before = site.records().await;

@@ -83,7 +83,7 @@ async fn a_node_is_found_by_every_key_and_every_spelling() {
 }
 
 #[tokio::test]
-async fn a_bad_value_is_told_with_its_text_and_a_hint() {
+async fn invalid_value_is_reported_with_its_text_and_a_hint() {
     let site = Site::start().await;
     for (key, value) in [
         ("name", "Not_A_Name"),

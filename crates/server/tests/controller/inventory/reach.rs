@@ -452,7 +452,7 @@ fn tries(shared: &SharedState) -> Vec<Try> {
 }
 
 #[tokio::test]
-async fn a_limited_token_reaches_its_nodes_and_no_others_on_every_route() {
+async fn limited_token_reaches_only_its_nodes_on_every_route() {
     let shared = SharedState::start().await;
     let site = &shared.site;
     let tries = tries(&shared);
@@ -492,7 +492,7 @@ async fn a_limited_token_reaches_its_nodes_and_no_others_on_every_route() {
 }
 
 #[tokio::test]
-async fn a_limited_token_works_on_what_is_its_own() {
+async fn limited_token_works_on_its_own_nodes() {
     let shared = SharedState::start().await;
     let site = &shared.site;
     let token = site.limited_token("partition:p1").await;

@@ -126,7 +126,7 @@ async fn the_loss_of_postgresql_is_survived() {
 
 /// Connections stay open without answers: the worst kind of outage.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_hangs_does_not_hang_readers() {
+async fn hanging_store_does_not_block_readers() {
     let server = EtcdServer::start();
     let url = server.url("site");
     let site = Site::start_with(|config| {

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::site::{APPLY, NODES, Site, id, lines, node, node_document, with};
 
 #[tokio::test]
-async fn an_object_that_is_known_is_not_sent_again() {
+async fn known_object_is_not_sent_again() {
     let site = Site::start().await;
     let made = site.add(&node(1)).await;
     let path = format!("{NODES}/{}", id(&made));

@@ -117,7 +117,7 @@ async fn a_watch_goes_on_from_a_revision_and_coalesces() {
 }
 
 #[tokio::test]
-async fn a_node_that_leaves_the_selected_set_is_gone_for_its_watcher() {
+async fn node_that_leaves_the_selected_set_is_gone_for_watchers() {
     let site = Site::start().await;
     let made = put(&site, 1, &json!({"labels": {"rack": "7"}})).await;
     let mut stream = Stream::open(&site, "&selector=label:rack%3D7").await;
@@ -156,7 +156,7 @@ async fn watch_of_a_selector_is_silent_about_other_nodes() {
 
 /// Membership may change without the node itself being written.
 #[tokio::test]
-async fn a_node_that_a_rule_moves_out_of_the_selected_set_is_gone_too() {
+async fn node_moved_out_of_the_set_by_a_rule_is_gone_for_watchers() {
     let site = Site::start().await;
     let group = "/inventory/v1/groups/default/rack";
     site.put(group, &json!({"selector": "label:rack=7"})).await.expect(200);
@@ -310,7 +310,7 @@ async fn a_poll_answers_when_something_changes_or_the_time_is_up() {
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_for_those_who_wait() {
+async fn stop_does_not_wait_for_waiting_clients() {
     let site = Site::start().await;
     put(&site, 1, &json!({})).await;
     let path = format!("{NODES}?since=1&wait=5m");

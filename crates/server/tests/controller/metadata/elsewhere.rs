@@ -73,7 +73,7 @@ async fn a_group_has_a_mode_of_its_own_and_the_last_group_wins() {
 }
 
 #[tokio::test]
-async fn a_configuration_may_say_itself_what_nodes_are_told() {
+async fn configuration_may_define_the_documents_of_its_nodes() {
     let site = site(|_| {}).await;
     for (cloud_init, expected) in
         [("none", None), ("http://own/x", Some("ds=nocloud;s=http://own/x/;dsmode=net"))]

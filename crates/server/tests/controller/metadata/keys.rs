@@ -16,7 +16,7 @@ fn of_key(answer: &Answer) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_controller_with_another_key_does_not_start_on_the_same_store() {
+async fn controller_with_another_key_refuses_the_store() {
     let store = EtcdServer::shared().url("keys");
     let one = site(|config| config.store.clone_from(&store)).await;
     let path = seed(&one, 1).await;
@@ -43,7 +43,7 @@ async fn a_controller_with_another_key_does_not_start_on_the_same_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_could_not_be_compared_at_the_start_is_compared_later() {
+async fn key_is_compared_later_if_the_store_is_away_at_start() {
     let etcd = EtcdServer::start();
     let site = site(|config| config.store = etcd.url("late")).await;
     let (dir, config) = site.stop().await;
@@ -64,7 +64,7 @@ async fn a_key_that_could_not_be_compared_at_the_start_is_compared_later() {
 }
 
 #[tokio::test]
-async fn alone_on_its_store_a_controller_may_get_another_key() {
+async fn controller_alone_on_its_store_may_change_its_key() {
     let site = site(|_| {}).await;
     let before = seed(&site, 1).await;
     let (dir, config) = site.stop().await;

@@ -24,7 +24,7 @@ async fn rendering(site: &Site, query: &str) -> Value {
 }
 
 #[tokio::test]
-async fn nodes_are_told_what_their_layers_say_and_it_can_be_seen_before() {
+async fn nodes_get_their_layers_as_previewed() {
     let site = site(|_| {}).await;
     assert_eq!(user_data(&site, 1).await, "");
     site.apply(&[

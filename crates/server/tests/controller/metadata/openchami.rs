@@ -61,7 +61,7 @@ async fn group_metadata_reaches_its_members() {
 }
 
 #[tokio::test]
-async fn defaults_and_instances_are_told_and_what_is_empty_stays() {
+async fn defaults_and_instances_are_shown_and_empty_ones_stay() {
     let site = grouped().await;
     let defaults = format!("{ADMIN}/cluster-defaults");
     let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGZvb2Jhcg admin";
@@ -146,7 +146,7 @@ async fn ochami_group_names_no_secret_without_the_right() {
 
 /// The requests of `ochami cloud-init …`, member by member as its types write them, and its reads.
 #[tokio::test]
-async fn ochami_speaks_as_it_does_to_its_own_service() {
+async fn ochami_sends_the_requests_of_its_own_service() {
     let site = grouped().await;
     // service status
     let running = ask(&site, "/cloud-init/version").await.expect(200).json();
@@ -222,7 +222,7 @@ async fn lossy_writes_are_refused_and_admin_needs_a_token() {
 }
 
 #[tokio::test]
-async fn an_address_alone_does_not_end_an_installation() {
+async fn address_without_token_does_not_end_an_installation() {
     let site = grouped().await;
     let installs = json!({"selector": "*", "kernel": "http://k/install", "mode": "install"});
     site.apply(&[document("BootConfig", "live", &installs)]).await;
@@ -281,7 +281,7 @@ async fn concurrent_group_writes_are_all_kept() {
 }
 
 #[tokio::test]
-async fn a_layer_is_not_given_out_because_of_its_name() {
+async fn layer_name_grants_no_access_to_a_layer() {
     let site = grouped().await;
     let own =
         async || ask_from(&site, "10.0.0.2", "/cloud-init/compute.yaml").await.expect(200).text();

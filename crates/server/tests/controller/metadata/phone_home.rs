@@ -62,7 +62,7 @@ async fn reports_need_the_token_of_the_node_and_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_installing_boots_its_disk_once_it_has_reported() {
+async fn installing_node_boots_its_disk_after_its_report() {
     let site = site(|_| {}).await;
     let spec = json!({"selector": "*", "kernel": "http://k/install", "mode": "install"});
     site.apply(&[document("BootConfig", "live", &spec)]).await;
@@ -82,7 +82,7 @@ async fn a_node_that_was_installing_boots_its_disk_once_it_has_reported() {
 }
 
 #[tokio::test]
-async fn a_report_from_elsewhere_or_of_before_changes_nothing() {
+async fn foreign_or_outdated_report_changes_nothing() {
     let site = site(|_| {}).await;
     let spec = json!({"selector": "*", "kernel": "http://k/install", "mode": "install"});
     site.apply(&[document("BootConfig", "live", &spec)]).await;

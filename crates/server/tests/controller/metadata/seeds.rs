@@ -60,7 +60,7 @@ fn refusal(answer: &Answer) -> Value {
 }
 
 #[tokio::test]
-async fn tokens_of_others_and_of_other_times_open_nothing() {
+async fn foreign_and_outdated_tokens_open_nothing() {
     for (unknown, status) in [(Unknown::Hold, 403), (Unknown::Default, 403), (Unknown::Deny, 404)] {
         let site = site(policy(unknown)).await;
         let n1 = id(&site, "n1").await;
@@ -230,7 +230,7 @@ async fn the_seed_of_a_removed_node_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_machine_that_is_held_is_answered_once_it_is_a_node() {
+async fn held_machine_is_answered_once_it_is_a_node() {
     let site = site(|_| {}).await;
     ask_from(&site, "10.0.0.3", "/cloud-init/meta-data").await.expect(503);
     site.apply(&[document("Node", "n3", &spec(3, "10.0.0.3/8"))]).await;

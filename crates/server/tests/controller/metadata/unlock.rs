@@ -345,7 +345,7 @@ async fn an_address_that_several_nodes_have_proves_nothing() {
 }
 
 #[tokio::test]
-async fn only_an_address_that_is_the_nodes_alone_is_the_nodes() {
+async fn only_an_unshared_address_identifies_its_node() {
     let site = secret_site(|_| {}).await;
     let network =
         |name: &str| document("Network", name, &json!({"subnets": [{"cidr": "10.9.0.0/24"}]}));
@@ -373,7 +373,7 @@ async fn only_an_address_that_is_the_nodes_alone_is_the_nodes() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_missing_hands_nothing_out_and_can_be_put_right() {
+async fn missing_secret_releases_nothing_until_it_is_added() {
     let site = secret_site(|_| {}).await;
     let n1 = id(&site, "n1").await;
     let since = site.controller.chassis().events.last_id();

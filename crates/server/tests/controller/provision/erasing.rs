@@ -49,7 +49,7 @@ async fn retirement_refuses_methods_that_leave_data_readable() {
 }
 
 #[tokio::test]
-async fn a_disk_of_which_nothing_was_read_back_is_no_disk_that_is_erased() {
+async fn disk_without_read_back_evidence_does_not_count_as_erased() {
     let site = site(|_| {}).await;
     for (n, wrong) in [(1, erasure("os", "signatures", 64)), (2, erasure("os", "overwrite", 0))] {
         let selector = format!("node:n{n}");
@@ -89,7 +89,7 @@ async fn erasure_evidence_outlives_its_attempt() {
 }
 
 #[tokio::test]
-async fn a_node_is_retired_by_what_all_attempts_of_its_run_have_erased() {
+async fn node_retires_on_the_evidence_of_all_attempts_of_its_run() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1", "how": {"retire": true}})).await;
     let session = Agent::boot(&site, 1, 1).await.job(&site).await;

@@ -112,7 +112,7 @@ async fn a_restart_in_the_middle_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_goes_on_at_another_controller_of_the_same_store() {
+async fn run_continues_at_another_controller_of_the_store() {
     for url in [EtcdServer::shared().url("provision"), PostgresServer::shared().url("provision")] {
         Box::pin(goes_on_elsewhere(url)).await;
     }
@@ -314,7 +314,7 @@ async fn config_drive_follows_layers_and_job_carries_secrets() {
 }
 
 #[tokio::test]
-async fn a_system_has_to_say_in_time_that_it_is_up() {
+async fn system_must_report_up_before_the_deadline() {
     let site = site(|_| {}).await;
     profile(&site, "up", "node:n1", json!({"phone_home_within_s": 600})).await;
     profile(&site, "late", "node:n2", json!({"phone_home_within_s": 1})).await;
@@ -366,7 +366,7 @@ async fn late_system_counts_as_up_without_a_newer_decision() {
 }
 
 #[tokio::test]
-async fn a_run_that_was_over_is_counted_again_when_a_system_is_up_late() {
+async fn late_system_updates_the_counts_of_an_ended_run() {
     let site = site(|_| {}).await;
     profile(&site, "base", "*", json!({"phone_home_within_s": 1})).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;

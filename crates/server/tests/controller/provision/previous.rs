@@ -30,7 +30,7 @@ async fn change(site: &Site) {
 }
 
 #[tokio::test]
-async fn a_node_goes_back_to_the_profile_and_the_images_that_it_had() {
+async fn node_returns_to_its_previous_profile_and_images() {
     let site = site(|_| {}).await;
     let back = json!({"selector": "node:n1", "previous": true});
     let problem = site.post("/provision/v1/runs", &back).await.problem(409, "conflict");

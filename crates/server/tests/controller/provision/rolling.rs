@@ -17,7 +17,7 @@ fn words(run: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn canaries_go_one_after_the_other_and_a_failure_stops_the_run() {
+async fn canaries_run_in_sequence_and_a_failure_stops_the_run() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "*", "how": {"canary": 2}})).await;
     assert_eq!(words(&run(&site, &id).await), ["pending", "waiting", "waiting"]);

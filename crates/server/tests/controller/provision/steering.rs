@@ -98,7 +98,7 @@ async fn agent_messages_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_removed_leaves_its_run() {
+async fn removed_node_leaves_its_run() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;
     let session = Agent::boot(&site, 1, 1).await.job(&site).await;

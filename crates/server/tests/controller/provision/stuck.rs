@@ -48,7 +48,7 @@ async fn silences(site: &Site, since: &str, count: usize) {
 }
 
 #[tokio::test]
-async fn a_machine_that_was_started_anew_is_let_in_by_a_retry() {
+async fn retry_admits_a_restarted_machine() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;
     let before = Agent::boot(&site, 1, 1).await;
@@ -142,7 +142,7 @@ async fn waiting_agent_continues_repeatedly_and_keeps_its_slot() {
 }
 
 #[tokio::test]
-async fn an_agent_that_says_nothing_is_begun_again_or_ended() {
+async fn silent_agent_is_restarted_or_given_up() {
     let site = site(|config| config.agent_silence = Duration::from_secs(1)).await;
     let before = site.controller.chassis().events.last_id();
     let id = start(&site, &json!({"selector": "node:n1"})).await;

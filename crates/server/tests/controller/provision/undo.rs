@@ -68,7 +68,7 @@ async fn undo(site: &Site, id: &str, more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_agent_puts_disks_back_and_the_node_boots_as_before() {
+async fn agent_restores_disks_and_the_node_boots_as_before() {
     let site = site(|_| {}).await;
     let (id, first) = installed(&site).await;
     let dry = undo(&site, &id, json!({"dry_run": true})).await;
@@ -108,7 +108,7 @@ async fn an_agent_puts_disks_back_and_the_node_boots_as_before() {
 }
 
 #[tokio::test]
-async fn a_refusal_changes_nothing_and_a_failure_is_held_and_tried_again() {
+async fn refused_undo_changes_nothing_and_failed_undo_can_be_retried() {
     let site = site(|_| {}).await;
     let (id, _) = installed(&site).await;
     undo(&site, &id, json!({"nodes": ["n1"]})).await;
@@ -131,7 +131,7 @@ async fn a_refusal_changes_nothing_and_a_failure_is_held_and_tried_again() {
 }
 
 #[tokio::test]
-async fn an_agent_that_works_ends_and_then_puts_back_what_it_has_written() {
+async fn working_agent_stops_and_restores_what_it_has_written() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;
     let agent = Agent::boot(&site, 1, 1).await;
@@ -184,7 +184,7 @@ async fn undo_leaves_nodes_of_a_newer_run_alone() {
 }
 
 #[tokio::test]
-async fn copies_of_disks_are_bounded_and_replaced_by_those_of_the_next_run() {
+async fn disk_backups_are_bounded_and_replaced_by_the_next_run() {
     let site = site(|_| {}).await;
     let (_, old) = installed(&site).await;
     old.send(&site, "backup", &backup("os", 1, &[])).await.problem(409, "conflict");
@@ -210,7 +210,7 @@ async fn copies_of_disks_are_bounded_and_replaced_by_those_of_the_next_run() {
 }
 
 #[tokio::test]
-async fn a_copy_of_a_disk_that_cannot_be_is_refused_when_it_is_sent() {
+async fn impossible_disk_backup_is_refused_on_upload() {
     let site = site(|_| {}).await;
     start(&site, &json!({"selector": "node:n1"})).await;
     let session = Agent::boot(&site, 1, 1).await.job(&site).await;
@@ -235,7 +235,7 @@ async fn a_copy_of_a_disk_that_cannot_be_is_refused_when_it_is_sent() {
 }
 
 #[tokio::test]
-async fn copies_that_come_at_once_do_not_spoil_each_other() {
+async fn concurrent_disk_backups_do_not_damage_each_other() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;
     let session = Agent::boot(&site, 1, 1).await.job(&site).await;
@@ -261,7 +261,7 @@ async fn copies_that_come_at_once_do_not_spoil_each_other() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_to_be_begun_again_is_not_done_because_of_an_undo() {
+async fn undo_does_not_complete_a_node_awaiting_a_new_attempt() {
     let site = site(|_| {}).await;
     profile(&site, "base", "*", json!({"document": {"flow": {"on_failure": "reboot"}}})).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;
