@@ -26,7 +26,7 @@ use crate::bss::host_name;
 use crate::command_line::{self, Line, Names, Surroundings, resolve, resolve_in};
 use crate::memo::Memo;
 use crate::presign::{PresignError, S3, is_s3};
-use crate::request::{BootRequest, Who};
+use crate::request::{BootRequest, BootRequester};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{BootContext, Choice, Recurrence, Source, Table};
 use crate::skeleton::{NO_NAMES, NO_SEED};
@@ -818,8 +818,8 @@ pub fn asked_by(roster: &Roster, node: &Node) -> BootRequest<'static> {
     let mac = roster.boot(node).map(|boot| boot.mac);
     let mac = mac.or_else(|| node.spec.interfaces.first().map(|interface| interface.mac));
     let who = match mac {
-        Some(mac) => Who::Mac(mac, None),
-        None => Who::Name(node.name.to_string().into()),
+        Some(mac) => BootRequester::Mac(mac, None),
+        None => BootRequester::Name(node.name.to_string().into()),
     };
     BootRequest { who, arch: None, retry: 0, wait: 0, ts: None, json: false }
 }
@@ -895,8 +895,8 @@ fn own(record: &Arc<BssRecord>) -> Choice {
 /// How a machine asks the next time, as with BSS: by MAC if one is known, whatever it asked by.
 fn asker(case: &Case<'_>, node: Option<&Node>) -> String {
     let mac = node.and_then(|node| match case.asked.who {
-        Who::Mac(..) => None,
-        Who::Name(_) | Who::Nid(_) => node.spec.interfaces.first().map(|i| i.mac),
+        BootRequester::Mac(..) => None,
+        BootRequester::Name(_) | BootRequester::Nid(_) => node.spec.interfaces.first().map(|i| i.mac),
     });
     mac.map_or_else(|| case.asked.who.query(), |mac| format!("mac={mac}"))
 }
@@ -905,10 +905,10 @@ fn told(reason: Option<&str>) -> String {
     reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-fn node_values<'a>(roster: &Roster, node: &'a Node, who: &Who<'_>) -> NodeValues<'a> {
+fn node_values<'a>(roster: &Roster, node: &'a Node, who: &BootRequester<'_>) -> NodeValues<'a> {
     let asked = match who {
-        Who::Mac(mac, _) => Some(*mac),
-        Who::Name(_) | Who::Nid(_) => None,
+        BootRequester::Mac(mac, _) => Some(*mac),
+        BootRequester::Name(_) | BootRequester::Nid(_) => None,
     };
     NodeValues::of(roster, node, asked)
 }

@@ -24,5 +24,5 @@ mod skeleton;
 pub mod template;
 
 pub use answer::{Answer, Booter, RequestOrigin, ServedScript, Settings, What};
-pub use request::{BadQuery, BootRequest, Who};
+pub use request::{BadQuery, BootRequest, BootRequester};
 pub use select::{BootContext, Choice, Exclusion, Recurrence, Source, Table};

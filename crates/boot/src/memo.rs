@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use hoist_model::{BootConfig, BssRecord, Mac, Node, NodeId};
 use hoist_site::Roster;
 
-use crate::request::{BootRequest, Who};
+use crate::request::{BootRequest, BootRequester};
 use crate::select::{BootContext, Choice, Source, Table};
 use crate::skeleton::{NodeNames, NodeArguments, Seed, Skeletons};
 
@@ -153,7 +153,7 @@ fn usual(roster: &Roster, table: &Table, node: &Node, mac: Mac) -> Option<Source
     if !node.spec.enabled {
         return None;
     }
-    let key = Who::Mac(mac, None).key();
+    let key = BootRequester::Mac(mac, None).key();
     let choice = table.best(roster, node, key.as_ref(), BootContext::default())?;
     let is_usual = is_usual(&choice);
     match choice.source {
@@ -170,7 +170,7 @@ fn is_usual(choice: &Choice) -> bool {
 /// Who asks, if the answer may be known ahead.
 pub(crate) fn usual_asker(asked: &BootRequest<'_>) -> Option<Mac> {
     match asked.who {
-        Who::Mac(mac, _) if !asked.json => Some(mac),
-        Who::Mac(..) | Who::Name(_) | Who::Nid(_) => None,
+        BootRequester::Mac(mac, _) if !asked.json => Some(mac),
+        BootRequester::Mac(..) | BootRequester::Name(_) | BootRequester::Nid(_) => None,
     }
 }

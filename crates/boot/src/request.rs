@@ -11,10 +11,10 @@ use crate::bss;
 /// Longest query worth reading; firmware sends a hundred bytes.
 const MAX_QUERY: usize = 2048;
 
-/// Who is asking, and how.
+/// One request for a boot script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootRequest<'q> {
-    pub who: Who<'q>,
+    pub who: BootRequester<'q>,
     /// iPXE's `${buildarch}`.
     pub arch: Option<Cow<'q, str>>,
     /// How often booting failed so far.
@@ -27,8 +27,9 @@ pub struct BootRequest<'q> {
     pub json: bool,
 }
 
+/// The machine or node that a request names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who<'q> {
+pub enum BootRequester<'q> {
     /// With the spelling it used, if that was six pairs.
     Mac(Mac, Option<Cow<'q, str>>),
     Name(Cow<'q, str>),
@@ -104,20 +105,20 @@ fn who<'q>(
     mac: Option<Cow<'q, str>>,
     name: Option<Cow<'q, str>>,
     nid: Option<Cow<'q, str>>,
-) -> Result<Who<'q>, BadQuery> {
+) -> Result<BootRequester<'q>, BadQuery> {
     let mac = mac.filter(|text| !text.is_empty());
     if let Some(parsed) = mac.as_ref().and_then(|text| text.parse().ok()) {
         // Nothing around it, which the parser forgives: scripts repeat the spelling.
         let is_bare = |text: &Cow<'_, str>| text.len() == 17 && text.trim() == text;
-        return Ok(Who::Mac(parsed, mac.filter(is_bare)));
+        return Ok(BootRequester::Mac(parsed, mac.filter(is_bare)));
     }
     if let Some(name) = name.filter(|text| !text.is_empty()) {
-        return if is_name(&name) { Ok(Who::Name(name)) } else { Err(BadQuery::Name) };
+        return if is_name(&name) { Ok(BootRequester::Name(name)) } else { Err(BadQuery::Name) };
     }
     let nid = nid.and_then(|text| integer(&text)).and_then(|nid| u32::try_from(nid).ok());
     match (nid.map(Nid::new), mac) {
-        (Some(nid), _) => Ok(Who::Nid(nid)),
-        (None, Some(text)) if is_name(&text) => Ok(Who::Name(text)),
+        (Some(nid), _) => Ok(BootRequester::Nid(nid)),
+        (None, Some(text)) if is_name(&text) => Ok(BootRequester::Name(text)),
         (None, Some(text)) => Err(BadQuery::Mac(text.chars().take(40).collect())),
         (None, None) => Err(BadQuery::Nobody),
     }
@@ -185,7 +186,7 @@ pub fn integer(text: &str) -> Option<i64> {
     (number >= 0).then_some(sign * number)
 }
 
-impl Who<'_> {
+impl BootRequester<'_> {
     pub fn node<'r>(&self, roster: &'r Roster) -> Option<&'r Arc<Node>> {
         match self {
             Self::Mac(mac, _) => roster.by_mac(*mac),
@@ -222,7 +223,7 @@ impl Who<'_> {
     }
 }
 
-impl std::fmt::Display for Who<'_> {
+impl std::fmt::Display for BootRequester<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Mac(mac, _) => write!(f, "mac {mac}"),

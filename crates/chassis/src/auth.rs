@@ -35,7 +35,7 @@ use crate::host::HostNames;
 use crate::jwks::JwtError;
 use crate::log_limit::LogLimit;
 use crate::peer::{Peer, RequestId};
-use crate::principal::{AnswerToToken, Grant, Principal, Reach, Who};
+use crate::principal::{AnswerToToken, Grant, Principal, Reach, Caller};
 use crate::route::{AccessClass, Legacy, RouteSpec, Template};
 use crate::tasks::Tasks;
 use crate::token::TokenError;
@@ -261,7 +261,7 @@ impl Gate {
         request: &'r Request,
         principal: &Principal,
     ) -> Option<&'r str> {
-        if *principal.who() == Who::Anonymous {
+        if *principal.who() == Caller::Anonymous {
             return None;
         }
         self.credentials(spec.more_for.unwrap_or(spec.access), request)
@@ -355,7 +355,7 @@ impl Gate {
             return Ok(principal.with(boot_grant()));
         }
         let has_audience = self.verifier.jwks.as_ref().is_none_or(|jwks| jwks.has_audience());
-        if matches!(principal.who(), Who::Jwt { .. }) && !has_audience {
+        if matches!(principal.who(), Caller::Jwt { .. }) && !has_audience {
             let detail = "a JWT is not accepted here: this server has no audience to compare";
             return Err(Failure::new(Code::Forbidden, detail)
                 .with_remedy("set `auth.audience`, and use tokens that name it"));
@@ -375,7 +375,7 @@ impl Gate {
 
     /// A JWT there needs no scope.
     fn is_any_jwt(&self, access: AccessClass, principal: &Principal) -> bool {
-        self.is_as_bss(access) && matches!(principal.who(), Who::Jwt { .. })
+        self.is_as_bss(access) && matches!(principal.who(), Caller::Jwt { .. })
     }
 
     fn authenticate(&self, token: Option<&str>, peer: &Peer) -> Result<Principal, Failure> {
@@ -507,7 +507,7 @@ fn draft_of(spec: &RouteSpec, principal: &Principal, request: &Request) -> Draft
     let id = request.extensions().get::<RequestId>();
     Draft {
         who: match principal.who() {
-            Who::Anonymous => String::new(),
+            Caller::Anonymous => String::new(),
             who => who.to_string(),
         },
         from: peer.map(|peer| peer.addr.ip().to_canonical().to_string()).unwrap_or_default(),

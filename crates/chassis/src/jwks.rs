@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::principal::{Grant, Principal, Who};
+use crate::principal::{Grant, Principal, Caller};
 
 /// Largest key set we read. Real ones are a few kilobytes.
 const MAX_SET_BYTES: usize = 256 * 1024;
@@ -185,7 +185,7 @@ impl Jwks {
         let grants = grants_of(&claims);
         let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or_default();
         let expires = Timestamp::from_second(claims.exp.saturating_add(leeway)).ok();
-        Ok(Principal::new(Who::Jwt { subject: claims.sub }, grants).until(expires))
+        Ok(Principal::new(Caller::Jwt { subject: claims.sub }, grants).until(expires))
     }
 
     /// Told whenever keys were fetched.
@@ -402,7 +402,7 @@ mod tests {
             scope: Some(Value::String("openid read:inventory read:kettle read,write:etcd boot:read read:provision:partition:p1".into())),
         };
         let principal =
-            Principal::new(Who::Jwt { subject: claims.sub.clone() }, grants_of(&claims));
+            Principal::new(Caller::Jwt { subject: claims.sub.clone() }, grants_of(&claims));
         assert!(principal.allows(Verb::Read, Context::Inventory));
         assert!(!principal.allows(Verb::Write, Context::Inventory));
         assert!(principal.allows(Verb::Write, Context::Etcd));

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 /// The one a request acts for: a request extension, and an extractor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    who: Who,
+    who: Caller,
     grants: Arc<[Grant]>,
     /// When the token ends by itself.
     expires: Option<Timestamp>,
@@ -22,8 +22,9 @@ pub struct Principal {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerToToken;
 
+/// The identity that a request is authenticated as.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
+pub enum Caller {
     /// No credentials, on an open route.
     Anonymous,
     /// The holder of `admin.token`.
@@ -67,12 +68,12 @@ pub enum ScopeError {
 }
 
 impl Principal {
-    pub fn new(who: Who, grants: impl Into<Arc<[Grant]>>) -> Self {
+    pub fn new(who: Caller, grants: impl Into<Arc<[Grant]>>) -> Self {
         Self { who, grants: grants.into(), expires: None }
     }
 
     pub fn anonymous() -> Self {
-        Self::new(Who::Anonymous, [])
+        Self::new(Caller::Anonymous, [])
     }
 
     /// May do everything, everywhere.
@@ -82,7 +83,7 @@ impl Principal {
             contexts: vec![Context::All],
             selector: None,
         };
-        Self::new(Who::Admin, [all])
+        Self::new(Caller::Admin, [all])
     }
 
     /// The same, with one grant more.
@@ -102,7 +103,7 @@ impl Principal {
         self.expires
     }
 
-    pub fn who(&self) -> &Who {
+    pub fn who(&self) -> &Caller {
         &self.who
     }
 
@@ -167,7 +168,7 @@ impl TryFrom<&Scope> for Grant {
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Anonymous => f.write_str("anonymous"),
@@ -203,7 +204,7 @@ mod tests {
     fn only_granted_scopes_are_allowed() {
         let nobody = Principal::anonymous();
         let reader =
-            Principal::new(Who::Admin, [grant(&[Verb::Read], &[Context::Inventory], None)]);
+            Principal::new(Caller::Admin, [grant(&[Verb::Read], &[Context::Inventory], None)]);
         for context in [Context::Inventory, Context::Admin, Context::All] {
             assert!(!nobody.allows(Verb::Read, context));
             assert!(!reader.allows(Verb::Write, context));
@@ -217,19 +218,19 @@ mod tests {
     fn reach_is_the_union_of_scopes() {
         let one = grant(&[Verb::Write], &[Context::Inventory], Some("partition:a"));
         let two = grant(&[Verb::Write], &[Context::All], Some("partition:b"));
-        let limited = Principal::new(Who::Admin, [one.clone(), two]);
+        let limited = Principal::new(Caller::Admin, [one.clone(), two]);
         let Reach::Some(selectors) = limited.reach(Verb::Write, Context::Inventory) else {
             panic!("reach is limited")
         };
         assert_eq!(selectors.len(), 2);
-        let wide = Principal::new(Who::Admin, [one, grant(&[Verb::Write], &[Context::All], None)]);
+        let wide = Principal::new(Caller::Admin, [one, grant(&[Verb::Write], &[Context::All], None)]);
         assert_eq!(wide.reach(Verb::Write, Context::Inventory), Reach::All);
     }
 
     #[test]
     fn delegated_scopes_stay_within_the_own_ones() {
         let a = grant(&[Verb::Write], &[Context::Inventory], Some("partition:a"));
-        let holder = Principal::new(Who::Admin, [a.clone()]);
+        let holder = Principal::new(Caller::Admin, [a.clone()]);
         assert!(holder.may_delegate(&a));
         assert!(!holder.may_delegate(&grant(&[Verb::Write], &[Context::Inventory], None)));
         assert!(!holder.may_delegate(&grant(

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::{AuditError, AuditLog, Draft};
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::principal::{Grant, Principal, Who};
+use crate::principal::{Grant, Principal, Caller};
 use crate::scan::{ScanStep, walk};
 use crate::secret;
 
@@ -439,7 +439,7 @@ impl KnownToken {
         // A scope this build cannot parse grants nothing; the others still count.
         let grants: Vec<Grant> =
             stored.scopes.iter().filter_map(|scope| Grant::try_from(scope).ok()).collect();
-        let who = Who::Token { id: stored.id.clone(), name: stored.name.clone() };
+        let who = Caller::Token { id: stored.id.clone(), name: stored.name.clone() };
         let principal = Principal::new(who, grants).until(stored.expires);
         Some(Self { stored, hash, principal, revision })
     }

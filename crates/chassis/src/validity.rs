@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::jwks::{Jwks, JwtError};
-use crate::principal::{Principal, Who};
+use crate::principal::{Principal, Caller};
 use crate::route::Live;
 use crate::token::{TokenError, Tokens};
 
@@ -62,7 +62,7 @@ impl Verifier {
             let mut tokens = verifier.tokens.changes();
             let mut keys = verifier.jwks.as_ref().map(|jwks| jwks.changes());
             let Ok(first) = verifier.check(&token) else { return };
-            let is_jwt = matches!(first.who(), Who::Jwt { .. });
+            let is_jwt = matches!(first.who(), Caller::Jwt { .. });
             loop {
                 tokio::select! {
                     () = expired(verifier.clock.as_ref(), &first) => return,

@@ -23,7 +23,7 @@ pub struct Selection {
     pub to: Vec<String>,
     pub skip: Vec<String>,
     /// Of these, only what ended like this in the last run.
-    pub only: Option<Only>,
+    pub only: Option<OutcomeFilter>,
     /// Unchanged instances run again.
     pub repeat: bool,
     /// Unchanged instances that subscribe to one of these events run again.
@@ -42,12 +42,12 @@ impl Selection {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Only {
+pub enum OutcomeFilter {
     Failed,
     Blocked,
 }
 
-impl Only {
+impl OutcomeFilter {
     fn outcome(self) -> PastOutcome {
         match self {
             Self::Failed => PastOutcome::Failed,
@@ -56,7 +56,7 @@ impl Only {
     }
 }
 
-impl std::str::FromStr for Only {
+impl std::str::FromStr for OutcomeFilter {
     type Err = SourceDiagnostic;
 
     fn from_str(word: &str) -> Result<Self, SourceDiagnostic> {
@@ -177,8 +177,8 @@ impl Chooser<'_> {
         let remedy = match selection.only {
             _ if reason.is_some() => "`hoist deploy graph` shows what follows what",
             None => "`hoist deploy plan` lists every task and its nodes",
-            Some(Only::Failed) => "of this, nothing failed in the last run of the same files",
-            Some(Only::Blocked) => "of this, nothing was blocked in the last run of the same files",
+            Some(OutcomeFilter::Failed) => "of this, nothing failed in the last run of the same files",
+            Some(OutcomeFilter::Blocked) => "of this, nothing was blocked in the last run of the same files",
         };
         SourceDiagnostic::without_place(Code::NothingSelected, message).hint(remedy)
     }

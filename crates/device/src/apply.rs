@@ -19,7 +19,7 @@ use hoist_engine::journal::JournalError;
 use hoist_engine::plan::{AppliedAttempt, Plan, StepId};
 use hoist_engine::record::{End, Outcome, Record};
 use hoist_engine::run::{AttemptStatus, Effect, Event, ReplayError, Run};
-use hoist_provision::backup::{Before, TakenBackup};
+use hoist_provision::backup::{BackupOrigin, TakenBackup};
 use hoist_provision::diagnostic::{Class, Code, ProvisionDiagnostic};
 use hoist_provision::document::{Document, Id};
 use hoist_provision::layout::{DiskPlan, Work, disks_of_mount};
@@ -418,10 +418,10 @@ fn erases(decision: &ProvisionPlan, disk: &Id, opened: &OpenedDisk) -> bool {
 }
 
 /// The facts needed to restore a disk.
-fn before(decision: &ProvisionPlan, disk: &Id) -> Before {
+fn before(decision: &ProvisionPlan, disk: &Id) -> BackupOrigin {
     let plan = decision.layout.disks.iter().find(|plan| plan.id == *disk);
     let destroys = plan.map_or(&[][..], |plan| &plan.destroys).iter();
-    Before {
+    BackupOrigin {
         txn: decision.document.txn,
         writable: plan.map(|plan| plan.writable.clone()).unwrap_or_default(),
         destroys: destroys.map(ToString::to_string).collect(),

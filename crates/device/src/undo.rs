@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hoist_engine::record::Record;
-use hoist_provision::backup::{Backup, Before, Ends, TakenBackup, gone};
+use hoist_provision::backup::{Backup, BackupOrigin, Ends, TakenBackup, gone};
 use hoist_provision::bind::bind;
 use hoist_provision::diagnostic::{Code, ProvisionDiagnostic};
 use hoist_provision::document::{Document, Id};
@@ -34,7 +34,7 @@ struct Disk {
     sector: u32,
     area: MetadataArea,
     marker: Marker,
-    before: Before,
+    before: BackupOrigin,
     backup: Backup,
     /// The table before the transaction.
     table: TableOnDisk,

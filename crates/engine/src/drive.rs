@@ -10,7 +10,7 @@ use crate::file_journal::FileJournal;
 use crate::journal::JournalError;
 use crate::plan::Plan;
 use crate::record::{Outcome, Record};
-use crate::run::{Decision, Effect, Event, Refusal, Run};
+use crate::run::{Decision, Effect, Event, CommandRefusal, Run};
 
 /// Largest number of events that are answered together, so that operators see progress.
 const TOGETHER: usize = 4096;
@@ -81,7 +81,7 @@ pub fn say(
     now: u64,
 ) -> Result<(), SayError> {
     let records = orders.into_iter().map(|order| run.say(order, now));
-    let records: Vec<Record> = records.collect::<Result<_, Refusal>>()?;
+    let records: Vec<Record> = records.collect::<Result<_, CommandRefusal>>()?;
     Ok(journal.append(&records)?)
 }
 
@@ -89,7 +89,7 @@ pub fn say(
 #[non_exhaustive]
 pub enum SayError {
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] CommandRefusal),
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
@@ -333,9 +333,9 @@ mod tests {
         let before = journal.len();
         let resume = Event::Resume { by: "me".to_owned() };
         let refused = say(&mut run, &mut journal, [resume, Event::Tick], 1);
-        assert!(matches!(refused, Err(SayError::Refused(Refusal::UnderWay))), "{refused:?}");
+        assert!(matches!(refused, Err(SayError::Refused(CommandRefusal::UnderWay))), "{refused:?}");
         let refused = say(&mut run, &mut journal, [Event::Tick], 1);
-        assert!(matches!(refused, Err(SayError::Refused(Refusal::NoOrder))), "{refused:?}");
+        assert!(matches!(refused, Err(SayError::Refused(CommandRefusal::NoOrder))), "{refused:?}");
         assert_eq!(journal.len(), before);
         assert_eq!(run.state(StepId(0)), State::Running);
     }

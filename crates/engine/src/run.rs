@@ -36,7 +36,7 @@ use slots::Slots;
 use stop_after::StopAfter;
 use tally::{Class, Tally};
 
-pub use command::Refusal;
+pub use command::CommandRefusal;
 pub use event::{AttemptStatus, Decision, Effect, Event};
 pub use explanation::Reason;
 pub use snapshot::Snapshot;

@@ -220,7 +220,7 @@ fn open(
     shell: &mut Shell,
 ) -> Result<Box<dyn std::io::Read + Send>, Failure> {
     let open = || fs_err::File::open(file).map_err(Failure::File);
-    let keys = unlock.keys(seal::needs(open()?)?, shell)?;
+    let keys = unlock.keys(seal::required_key(open()?)?, shell)?;
     Ok(seal::unseal(open()?, keys)?)
 }
 

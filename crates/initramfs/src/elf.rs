@@ -30,7 +30,7 @@ pub(crate) struct Elf<'a> {
 
 /// The dependencies of a program.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct Dependencies {
     pub(crate) interpreter: Option<String>,
     pub(crate) libraries: Vec<String>,
     /// Where to look first; `$ORIGIN` is where the program is.
@@ -101,10 +101,10 @@ impl<'a> Elf<'a> {
         (0..count).map(segment).collect()
     }
 
-    pub(crate) fn needs(&self) -> Result<Needs, ElfError> {
+    pub(crate) fn needs(&self) -> Result<Dependencies, ElfError> {
         let segments = self.segments()?;
         let find = |kind: u64| segments.iter().find(|segment| segment.kind == kind);
-        let mut needs = Needs::default();
+        let mut needs = Dependencies::default();
         if let Some(segment) = find(INTERPRETER) {
             needs.interpreter = Some(text(&self.bytes[segment.file.clone()], 0)?.to_owned());
         }

@@ -40,7 +40,7 @@ impl Backup {
 
 /// The run that made a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
+pub struct BackupOrigin {
     /// The transaction that opened the disk.
     pub txn: Uuid,
     /// The ranges that the run may write.
@@ -59,11 +59,11 @@ pub struct TakenBackup {
     pub kernel_name: String,
     pub size: u64,
     pub sector: u32,
-    pub before: Before,
+    pub before: BackupOrigin,
     pub ends: Backup,
 }
 
-impl Before {
+impl BackupOrigin {
     /// Adds the ranges and signatures of another attempt of the same transaction. That attempt has
     /// a new journal, which does not record whether this attempt began.
     #[must_use]
@@ -88,7 +88,7 @@ pub fn place(area: &MetadataArea) -> Range<u64> {
 }
 
 /// The stored form of a backup.
-pub fn pack(before: &Before, backup: &Backup) -> io::Result<Vec<u8>> {
+pub fn pack(before: &BackupOrigin, backup: &Backup) -> io::Result<Vec<u8>> {
     let about = serde_json::to_vec(before).expect("a plain value");
     let ends = [&backup.head[..], &backup.tail].concat();
     let packed = zstd::bulk::compress(&ends, 3)?;
@@ -103,7 +103,7 @@ pub fn pack(before: &Before, backup: &Backup) -> io::Result<Vec<u8>> {
 }
 
 /// Reads the result of [`pack`] for a disk of this size.
-pub fn parse(bytes: &[u8], size: u64) -> Option<(Before, Backup)> {
+pub fn parse(bytes: &[u8], size: u64) -> Option<(BackupOrigin, Backup)> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let about = usize::try_from(word(0)?).ok()?;
@@ -148,7 +148,7 @@ impl ReadAt for Ends<'_> {
 }
 
 /// Former contents that are lost once a step wrote behind the table.
-pub fn gone(table: &TableOnDisk, before: &Before) -> Vec<String> {
+pub fn gone(table: &TableOnDisk, before: &BackupOrigin) -> Vec<String> {
     let parts = table.facts().map(|facts| facts.partitions).unwrap_or_default();
     let is_hit = |start: u64, end: u64| {
         before.writable.iter().any(|range| range.start < end && start < range.end)
@@ -194,7 +194,7 @@ mod tests {
         ) {
             let length = usize::try_from(Backup::length(SIZE)).expect("small");
             let ends = Backup { head: head.repeat(length / 32), tail: vec![7; length] };
-            let before = Before {
+            let before = BackupOrigin {
                 txn: Uuid::from_u128(7),
                 writable: std::iter::once(0..SIZE).collect(),
                 destroys: vec!["a table".to_owned()],

@@ -76,12 +76,12 @@ pub struct ClaimedFs {
 
 /// The built-in actions that claim partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum BuiltinClaim {
     ConfigDrive,
     Boot,
 }
 
-impl Needs {
+impl BuiltinClaim {
     pub const ALL: [Self; 2] = [Self::ConfigDrive, Self::Boot];
 
     fn name(self) -> &'static str {
@@ -92,7 +92,7 @@ impl Needs {
     }
 }
 
-impl Planner for Needs {
+impl Planner for BuiltinClaim {
     fn describe(&self) -> Description {
         let name = self.name();
         let contributes: &[&str] = match self {
@@ -382,7 +382,7 @@ mod tests {
         sections: &Value,
         firmware: Firmware,
     ) -> Result<Document, Vec<ProvisionDiagnostic>> {
-        resolve(&document(sections), &Needs::ALL, &facts(firmware))
+        resolve(&document(sections), &BuiltinClaim::ALL, &facts(firmware))
     }
 
     /// Partitions of the root's disk, in the order of the table.
@@ -527,7 +527,7 @@ mod tests {
                 Ok(vec![claim("config-drive", &wanted)])
             }
         }
-        let queued: [&dyn Planner; 2] = [&Needs::ConfigDrive, &Other];
+        let queued: [&dyn Planner; 2] = [&BuiltinClaim::ConfigDrive, &Other];
         let found = resolve(&document(&drive()), queued, &facts(Firmware::Bios));
         let found = found.expect_err("a conflict");
         assert!(

@@ -47,7 +47,7 @@ fn looked(
     first: &[u8],
 ) -> Result<(Option<ImageTable>, Vec<u64>), ImageTableError> {
     let found =
-        partition_table::read(&Only { size, first }, sector).map_err(ImageTableError::Read)?;
+        partition_table::read(&ImageBytes { size, first }, sector).map_err(ImageTableError::Read)?;
     Ok(match &found {
         TableOnDisk::Nothing => (None, Vec::new()),
         TableOnDisk::Mbr { partitions, .. } => {
@@ -98,12 +98,12 @@ fn as_said(is: Option<ImageTable>, said: Option<ImageTable>) -> Result<(), Image
 }
 
 /// A disk without other contents: its former end does not count.
-struct Only<'a> {
+struct ImageBytes<'a> {
     size: u64,
     first: &'a [u8],
 }
 
-impl ReadAt for Only<'_> {
+impl ReadAt for ImageBytes<'_> {
     fn size(&self) -> u64 {
         self.size
     }

@@ -61,7 +61,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::bind::lasting;
-use crate::claim::{Needs, resolve};
+use crate::claim::{BuiltinClaim, resolve};
 use crate::diagnostic::{Code, ProvisionDiagnostic};
 use crate::digest::Digest;
 use crate::document::{Bytes, DiskMatch, Document, Flow, Id};
@@ -304,7 +304,7 @@ pub fn lay_out(
     let document = &erase::without_contents(document);
     // The tables have the partitions of all actions, queued or not: an action that is left out this
     // time has its partition already, or gets it for the next time.
-    let own = Needs::ALL.iter().map(|need| need as &dyn Planner);
+    let own = BuiltinClaim::ALL.iter().map(|need| need as &dyn Planner);
     let others = plugins::claiming(document, machine);
     let others = others.iter().map(|plugin| &***plugin as &dyn Planner);
     let resolved = resolve(document, own.chain(others), &machine.facts)?;

@@ -160,7 +160,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use hoist_provision::backup::Backup;
-    use hoist_provision::backup::Before;
+    use hoist_provision::backup::BackupOrigin;
     use serde_json::json;
     use uuid::Uuid;
 
@@ -169,7 +169,7 @@ mod tests {
     fn taken(disk: &str) -> TakenBackup {
         let writable = Vec::new();
         let destroys = Vec::new();
-        let before = Before { txn: Uuid::from_u128(7), writable, destroys, journal: None };
+        let before = BackupOrigin { txn: Uuid::from_u128(7), writable, destroys, journal: None };
         let disk = disk.parse().expect("an id");
         let kernel_name = "sda".to_owned();
         let ends = Backup { head: vec![0; 512], tail: vec![0; 512] };

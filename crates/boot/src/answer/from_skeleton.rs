@@ -9,7 +9,7 @@ use hoist_site::Roster;
 use super::{Answer, Booter, Case, RequestOrigin, ServedScript, What};
 use crate::command_line::texts_of_record;
 use crate::memo::{self, KnownChoice, KnownSource};
-use crate::request::{BootRequest, Who};
+use crate::request::{BootRequest, BootRequester};
 use crate::select::{Choice, Source};
 use crate::skeleton::{NOBODY, NOWHERE, NodeNames, NodeArguments, ScriptValues, Seed, Skeleton};
 
@@ -54,7 +54,7 @@ impl Booter {
         choice: &Choice,
     ) -> Option<String> {
         let node = node?;
-        if !matches!(case.asked.who, Who::Mac(..)) || case.asked.json {
+        if !matches!(case.asked.who, BootRequester::Mac(..)) || case.asked.json {
             return None;
         }
         let own_place = self.own_place(case.place);
@@ -83,7 +83,7 @@ impl Booter {
 
     /// The script of [`NOBODY`], cut; `None` if it differs in more than the machine's names.
     fn skeleton(&self, case: &Case<'_>, choice: &Choice) -> Option<Skeleton> {
-        let who = Who::Mac(NOBODY, None);
+        let who = BootRequester::Mac(NOBODY, None);
         let nobody = BootRequest { who, arch: None, retry: 0, wait: 0, ts: None, json: false };
         let place = match self.settings.advertise.as_slice() {
             [] => RequestOrigin { host: Some(NOWHERE), secure: false, ..case.place },
@@ -109,7 +109,7 @@ impl Booter {
     }
 
     fn fill(&self, case: &Case<'_>, skeleton: &Skeleton, own: &NodeArguments) -> Option<String> {
-        let Who::Mac(mac, spelled) = &case.asked.who else { return None };
+        let BootRequester::Mac(mac, spelled) = &case.asked.who else { return None };
         let base = self.base(case.place);
         let spelled = spelled.as_deref();
         let retry = case.asked.retry;
@@ -161,7 +161,7 @@ mod tests {
         let booter = Booter::new(Settings::default());
         booter.prepare(&roster);
         let mac: Mac = "52:54:00:00:00:01".parse().unwrap();
-        let who = Who::Mac(mac, None);
+        let who = BootRequester::Mac(mac, None);
         let asked = &BootRequest { who, arch: None, retry: 0, wait: 0, ts: None, json: false };
         let place = RequestOrigin { host: Some("here"), ..RequestOrigin::default() };
         let now = Timestamp::UNIX_EPOCH;

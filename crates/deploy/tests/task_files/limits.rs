@@ -1,5 +1,5 @@
 use hoist_deploy::compile::{CompiledPlan, Options, compile};
-use hoist_deploy::select::{HistoryEntry, Only, PastOutcome, Selection};
+use hoist_deploy::select::{HistoryEntry, OutcomeFilter, PastOutcome, Selection};
 use hoist_engine::plan::{Holder, Kind, Plan};
 use hoist_engine::simulate::MAX_TAKES_MS;
 
@@ -133,7 +133,7 @@ fn canaries_are_chosen_among_the_active_nodes() {
     let past =
         [("a@n1", PastOutcome::Good), ("a@n3", PastOutcome::Failed), ("a@n4", PastOutcome::Failed)]
             .map(|(name, state)| (name.to_owned(), HistoryEntry { state, fingerprint: None }));
-    let selection = Selection { only: Some(Only::Failed), ..Selection::default() };
+    let selection = Selection { only: Some(OutcomeFilter::Failed), ..Selection::default() };
     let options = Options { selection, past: past.into(), ..Options::default() };
     let failed = compiled(&text, &nodes, &options).expect("it is a plan");
     let (canaries, others) = around_the_pause(&failed).expect("there is a pause");

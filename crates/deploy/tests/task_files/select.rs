@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use hoist_deploy::compile::Options;
-use hoist_deploy::select::{History, HistoryEntry, Only, PastOutcome, Selection};
+use hoist_deploy::select::{History, HistoryEntry, OutcomeFilter, PastOutcome, Selection};
 use hoist_engine::plan::Kind;
 use proptest::prelude::*;
 
@@ -85,15 +85,15 @@ fn failed_instances_can_be_selected_by_name() {
     assert_eq!(of("failed").expect("a plan"), "a@n2");
     assert_eq!(of("blocked").expect("a plan"), "b@n2");
     let only = |only| Selection { only: Some(only), ..Selection::default() };
-    assert_eq!(chosen(only(Only::Failed), &past).expect("a plan"), "a@n2");
-    assert_eq!(chosen(only(Only::Blocked), &past).expect("a plan"), "b@n2");
-    for (only, line) in [(Only::Failed, "nothing failed"), (Only::Blocked, "nothing was blocked")] {
+    assert_eq!(chosen(only(OutcomeFilter::Failed), &past).expect("a plan"), "a@n2");
+    assert_eq!(chosen(only(OutcomeFilter::Blocked), &past).expect("a plan"), "b@n2");
+    for (only, line) in [(OutcomeFilter::Failed, "nothing failed"), (OutcomeFilter::Blocked, "nothing was blocked")] {
         let selection = Selection { only: Some(only), ..Selection::default() };
         let found = chosen(selection, &[]).expect_err("there was no run");
         assert!(found[0].starts_with("E202 nothing is selected"), "{found:?}");
         assert!(found[0].contains(line), "{found:?}");
     }
-    let wrong = "open".parse::<Only>().expect_err("it is no end");
+    let wrong = "open".parse::<OutcomeFilter>().expect_err("it is no end");
     assert_eq!(wrong.code.as_str(), "E202");
 }
 

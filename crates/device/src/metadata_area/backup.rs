@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use hoist_provision::backup::{Backup, Before, pack, parse, place};
+use hoist_provision::backup::{Backup, BackupOrigin, pack, parse, place};
 use hoist_provision::metadata_area::MetadataArea;
 use hoist_provision::read_at::ReadAt;
 
@@ -51,7 +51,7 @@ pub fn restore(backup: &Backup, io: &GuardedIo, last: &Range<u64>) -> Result<(),
 pub fn keep(
     io: &GuardedIo,
     area: &MetadataArea,
-    before: &Before,
+    before: &BackupOrigin,
     backup: &Backup,
 ) -> Result<(), MetadataAreaError> {
     let found = read(io, area).map_err(MetadataAreaError::Read)?;
@@ -68,7 +68,7 @@ pub fn keep(
 }
 
 /// The stored backup, if there is one.
-pub fn read(disk: &impl ReadAt, area: &MetadataArea) -> io::Result<Option<(Before, Backup)>> {
+pub fn read(disk: &impl ReadAt, area: &MetadataArea) -> io::Result<Option<(BackupOrigin, Backup)>> {
     let place = place(area);
     if place.is_empty() || place.end > disk.size() {
         return Ok(None);

@@ -7,7 +7,7 @@ use crate::record::Record;
 /// Why a command has no effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum CommandRefusal {
     #[error("only commands can be given to a run; this event is a report of an executor")]
     NoOrder,
     #[error("the plan has no vertex {0}")]
@@ -33,7 +33,7 @@ pub enum Refusal {
 impl Run {
     /// Whether a command would be accepted. Reports of executors are not commands; they are always
     /// accepted and ignored if they do not fit.
-    pub fn takes(&self, event: &Event) -> Result<(), Refusal> {
+    pub fn takes(&self, event: &Event) -> Result<(), CommandRefusal> {
         let refuse = |refusal, when: bool| if when { Err(refusal) } else { Ok(()) };
         let has_ended = self.outcome.is_some();
         match event {
@@ -43,32 +43,32 @@ impl Run {
             | Event::Ran { .. }
             | Event::Verified { .. }
             | Event::Found { .. } => Ok(()),
-            Event::Stop { .. } => refuse(Refusal::Ended, has_ended),
+            Event::Stop { .. } => refuse(CommandRefusal::Ended, has_ended),
             Event::StopAfter { vertices, .. } => {
                 for vertex in vertices {
-                    refuse(Refusal::NoVertex(*vertex), vertex.at() >= self.plan.len())?;
+                    refuse(CommandRefusal::NoVertex(*vertex), vertex.at() >= self.plan.len())?;
                 }
-                refuse(Refusal::Ended, has_ended)
+                refuse(CommandRefusal::Ended, has_ended)
             }
             Event::Resume { .. } => {
-                refuse(Refusal::UnderWay, !has_ended && !self.is_stopping())?;
-                refuse(Refusal::Ending, self.is_ending_all())
+                refuse(CommandRefusal::UnderWay, !has_ended && !self.is_stopping())?;
+                refuse(CommandRefusal::Ending, self.is_ending_all())
             }
             Event::Pause { subject, .. } => {
                 if let Some(at) = *subject {
-                    refuse(Refusal::NoSubject(at), at as usize >= self.left_out.len())?;
+                    refuse(CommandRefusal::NoSubject(at), at as usize >= self.left_out.len())?;
                 }
-                refuse(Refusal::Ended, has_ended)
+                refuse(CommandRefusal::Ended, has_ended)
             }
             Event::Hold { step, held, .. } => {
                 self.must_be_step(*step)?;
-                refuse(Refusal::Ended, has_ended)?;
+                refuse(CommandRefusal::Ended, has_ended)?;
                 let begun = match self.state(*step) {
                     State::Running | State::Verifying | State::VerifyingLost => true,
                     State::Ended(ended) => ended.is_good(),
                     _ => false,
                 };
-                refuse(Refusal::Begun(self.name(*step)), *held && begun)
+                refuse(CommandRefusal::Begun(self.name(*step)), *held && begun)
             }
             Event::Retry { step, .. } => {
                 self.must_be_step(*step)?;
@@ -76,8 +76,8 @@ impl Run {
                 let at = self.seen;
                 let stops = !has_ended && self.is_stopping();
                 let fits = self.could_follow(&Record::Retry { step: *step, by, at });
-                refuse(Refusal::NotFailed(self.name(*step)), !fits && !stops)?;
-                refuse(Refusal::Stopping, !fits)
+                refuse(CommandRefusal::NotFailed(self.name(*step)), !fits && !stops)?;
+                refuse(CommandRefusal::Stopping, !fits)
             }
             Event::Mark { step, good, .. } => {
                 self.must_be_step(*step)?;
@@ -85,26 +85,26 @@ impl Run {
                 let by = String::new();
                 let at = self.seen;
                 let fits = self.could_follow(&Record::Marked { step: *step, good, by, at });
-                refuse(Refusal::NotFailed(self.name(*step)), !fits)
+                refuse(CommandRefusal::NotFailed(self.name(*step)), !fits)
             }
         }
     }
 
     /// Applies a command only: no step starts until the run continues. The caller must make the
     /// record durable first.
-    pub fn say(&mut self, order: Event, now: u64) -> Result<Record, Refusal> {
+    pub fn say(&mut self, order: Event, now: u64) -> Result<Record, CommandRefusal> {
         self.takes(&order)?;
-        let record = self::record(order, now).ok_or(Refusal::NoOrder)?;
+        let record = self::record(order, now).ok_or(CommandRefusal::NoOrder)?;
         self.set_time(now);
         self.apply(&record);
         Ok(record)
     }
 
-    fn must_be_step(&self, id: StepId) -> Result<(), Refusal> {
+    fn must_be_step(&self, id: StepId) -> Result<(), CommandRefusal> {
         if id.at() >= self.plan.len() {
-            Err(Refusal::NoVertex(id))
+            Err(CommandRefusal::NoVertex(id))
         } else if self.plan.step(id).is_none() {
-            Err(Refusal::NoStep(self.name(id)))
+            Err(CommandRefusal::NoStep(self.name(id)))
         } else {
             Ok(())
         }

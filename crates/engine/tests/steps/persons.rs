@@ -2,7 +2,7 @@
 
 use hoist_engine::plan::{Draft, FailureDomain, OnFailure, Rule, Step};
 use hoist_engine::record::{End, FailedCheck, FailureKind, Outcome};
-use hoist_engine::run::{AttemptStatus, Reason, Refusal, State, StepEnd};
+use hoist_engine::run::{AttemptStatus, Reason, CommandRefusal, State, StepEnd};
 use hoist_engine::{Effect, Event, Run, StepId};
 
 use crate::site::{Site, draft, join, me, on, step};
@@ -436,21 +436,21 @@ fn command_without_effect_is_refused_with_a_reason() {
     let retry = |step| Event::Retry { step: StepId(step), by: me() };
     let resume = Event::Resume { by: me() };
     let name = |step: u32| format!("s{step}");
-    assert_eq!(site.run.takes(&hold(2, true)), Err(Refusal::NoStep(name(2))));
-    assert_eq!(site.run.takes(&hold(3, true)), Err(Refusal::NoVertex(StepId(3))));
-    assert_eq!(site.run.takes(&hold(0, true)), Err(Refusal::Begun(name(0))));
+    assert_eq!(site.run.takes(&hold(2, true)), Err(CommandRefusal::NoStep(name(2))));
+    assert_eq!(site.run.takes(&hold(3, true)), Err(CommandRefusal::NoVertex(StepId(3))));
+    assert_eq!(site.run.takes(&hold(0, true)), Err(CommandRefusal::Begun(name(0))));
     assert_eq!(site.run.takes(&hold(0, false)), Ok(()), "it is as it is wished");
-    assert_eq!(site.run.takes(&retry(0)), Err(Refusal::NotFailed(name(0))));
-    assert_eq!(site.run.takes(&resume), Err(Refusal::UnderWay));
+    assert_eq!(site.run.takes(&retry(0)), Err(CommandRefusal::NotFailed(name(0))));
+    assert_eq!(site.run.takes(&resume), Err(CommandRefusal::UnderWay));
     site.fail(0, "no");
-    assert_eq!(site.run.takes(&retry(0)), Err(Refusal::Stopping), "one failure stops it");
+    assert_eq!(site.run.takes(&retry(0)), Err(CommandRefusal::Stopping), "one failure stops it");
     assert_eq!(site.run.takes(&resume), Ok(()));
     site.end(1);
     assert_eq!(site.run.takes(&retry(0)), Ok(()));
-    assert_eq!(site.run.takes(&hold(0, true)), Err(Refusal::Ended));
-    assert_eq!(site.run.takes(&Event::Stop { now: true, by: me() }), Err(Refusal::Ended));
+    assert_eq!(site.run.takes(&hold(0, true)), Err(CommandRefusal::Ended));
+    assert_eq!(site.run.takes(&Event::Stop { now: true, by: me() }), Err(CommandRefusal::Ended));
     let pause = |subject| Event::Pause { subject: Some(subject), paused: true, by: me() };
-    assert_eq!(site.run.takes(&pause(2)), Err(Refusal::NoSubject(2)));
+    assert_eq!(site.run.takes(&pause(2)), Err(CommandRefusal::NoSubject(2)));
 }
 
 #[test]
@@ -486,7 +486,7 @@ fn stopping_run_is_not_resumed() {
     let mut site = Site::new(line(2));
     site.on(Event::Stop { now: true, by: me() });
     let resume = || Event::Resume { by: me() };
-    assert_eq!(site.run.takes(&resume()), Err(Refusal::Ending));
+    assert_eq!(site.run.takes(&resume()), Err(CommandRefusal::Ending));
     site.on(resume());
     site.ran(0, End::Interrupted);
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped), "killed steps have not failed");

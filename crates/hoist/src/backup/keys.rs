@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hoist_server::age_identities::identities;
-use hoist_server::backup::seal::{Keys, Lock, Needs, Recipient};
+use hoist_server::backup::seal::{Keys, Lock, RequiredKey, Recipient};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use secrecy::{ExposeSecret, SecretString};
 use zeroize::Zeroizing;
@@ -94,11 +94,11 @@ impl LockArgs {
 
 impl UnlockArgs {
     /// The keys that the file needs, from the chosen sources.
-    pub(super) fn keys(&self, needs: Needs, shell: &mut Shell) -> Result<Keys, Failure> {
+    pub(super) fn keys(&self, needs: RequiredKey, shell: &mut Shell) -> Result<Keys, Failure> {
         let mut keys = Keys::default();
         match needs {
-            Needs::Nothing => {}
-            Needs::Passphrase => {
+            RequiredKey::Nothing => {}
+            RequiredKey::Passphrase => {
                 keys.passphrase = match &self.passphrase_file {
                     Some(path) => Some(passphrase(path)?),
                     None if shell.printer.interactive() => {
@@ -107,7 +107,7 @@ impl UnlockArgs {
                     None => None,
                 };
             }
-            Needs::Identity => {
+            RequiredKey::Identity => {
                 for path in &self.identity {
                     let wrong = |_| {
                         let message = format!("`{}` contains no age key", path.display());

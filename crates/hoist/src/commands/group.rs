@@ -222,12 +222,12 @@ mod tests {
 
     fn set(words: &[&str], spec: GroupSpec) -> Result<GroupSpec, Failure> {
         #[derive(Parser)]
-        struct Only {
+        struct SetCommand {
             #[command(flatten)]
             args: SetArgs,
         }
         let words = ["set", "gpu"].iter().chain(words);
-        Only::try_parse_from(words).unwrap().args.onto(spec)
+        SetCommand::try_parse_from(words).unwrap().args.onto(spec)
     }
 
     #[test]

@@ -62,11 +62,33 @@ pub fn read_one<T: DeserializeOwned>(source: &str, text: &[u8]) -> Result<T, Vec
     piece.parse().map_err(|found| Text::new(source, text).locate(piece.start, found))
 }
 
-/// The message of a parser, without its list of known fields; instead, the one that was probably
-/// meant.
-pub fn suggested(message: &str) -> (String, Option<String>) {
-    let Diagnostic { message, hint, .. } = PieceDiagnostic::new(message).suggest().diagnostic;
-    (message, hint)
+/// The message of a parser without its list of known fields, and a suggestion in place of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suggested {
+    pub message: String,
+    pub hint: Option<String>,
+    /// The known field that the hint suggests.
+    pub field: Option<String>,
+}
+
+/// Replaces the list of known fields by a suggestion. Both parsers report "unknown field `x`,
+/// expected …" followed by the known fields, quoted or not. Other messages are unchanged.
+pub fn suggested(message: &str) -> Suggested {
+    let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
+    let Some((typed, rest)) = unknown else {
+        return Suggested { message: message.to_owned(), hint: None, field: None };
+    };
+    let (_, list) = rest.split_once("expected ").unwrap_or_default();
+    let list = list.strip_prefix("one of ").unwrap_or(list);
+    let words = list.split([',', ' ', '`']).filter(|word| !word.is_empty() && *word != "or");
+    let known: Vec<&str> = words.collect();
+    let field = nearest(typed, known.iter().copied()).map(str::to_owned);
+    let hint = match &field {
+        Some(close) => Some(format!("did you mean `{close}`?")),
+        None if known.is_empty() => None,
+        None => Some(format!("use one of {}", known.join(", "))),
+    };
+    Suggested { message: format!("unknown field `{typed}`"), hint, field }
 }
 
 fn utf8<'a>(source: &str, text: &'a [u8]) -> Result<&'a str, Vec<Diagnostic>> {
@@ -344,26 +366,12 @@ impl PieceDiagnostic {
         Self { line, column, ..Self::new(message).hint(hint) }
     }
 
-    /// For an unknown field: the one that was probably meant. Both parsers say "unknown field `x`,
-    /// expected …" with the known ones listed behind, quoted or not.
+    /// For an unknown field: the known field that was probably meant.
     fn suggest(mut self) -> Self {
-        let Some((typed, rest)) = self
-            .diagnostic
-            .message
-            .strip_prefix("unknown field `")
-            .and_then(|rest| rest.split_once('`'))
-        else {
-            return self;
-        };
-        let (_, list) = rest.split_once("expected ").unwrap_or_default();
-        let list = list.strip_prefix("one of ").unwrap_or(list);
-        let words = list.split([',', ' ', '`']).filter(|word| !word.is_empty() && *word != "or");
-        let known: Vec<&str> = words.collect();
-        let hint = nearest(typed, known.iter().copied())
-            .map(|close| format!("did you mean `{close}`?"))
-            .or_else(|| (!known.is_empty()).then(|| format!("use one of {}", known.join(", "))));
-        let message = format!("unknown field `{typed}`");
-        self.diagnostic = Diagnostic { at: String::new(), message, hint };
+        let Suggested { message, hint, .. } = suggested(&self.diagnostic.message);
+        if message != self.diagnostic.message {
+            self.diagnostic = Diagnostic { at: String::new(), message, hint };
+        }
         self
     }
 

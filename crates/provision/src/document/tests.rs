@@ -415,7 +415,7 @@ fn examples_of_the_page_are_valid_documents() {
         let document = read("document.md", example.as_bytes());
         let document = document.unwrap_or_else(|found| panic!("{found:#?}\n{example}"));
         let facts = machine_of(&document);
-        let resolved = crate::claim::resolve(&document, &crate::claim::Needs::ALL, &facts);
+        let resolved = crate::claim::resolve(&document, &crate::claim::BuiltinClaim::ALL, &facts);
         let planned = resolved.and_then(|document| crate::layout::plan(&document, &facts));
         // Nothing is on the disks of this machine that could stay.
         if !example.contains("retain:") {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::review::Change;
 use super::*;
-use hoist_chassis::principal::{Grant, Who};
+use hoist_chassis::principal::{Grant, Caller};
 
 /// Expected rights of each kind: read, then write. Repeats the table on purpose, as a second
 /// opinion.
@@ -140,7 +140,7 @@ fn site() -> Roster {
 fn holder(verb: Verb, context: Context, selector: Option<&str>) -> Principal {
     let selector = selector.map(str::to_owned);
     let scope = Scope { verbs: vec![verb], contexts: vec![context], selector };
-    Principal::new(Who::Admin, [Grant::try_from(&scope).expect("a scope")])
+    Principal::new(Caller::Admin, [Grant::try_from(&scope).expect("a scope")])
 }
 
 /// Every kind x verb x context of a grant x its selector x whose resource it is.

@@ -32,9 +32,9 @@ pub struct Keys {
     pub identities: Vec<Box<dyn age::Identity + Send + Sync>>,
 }
 
-/// Which key a file needs.
+/// The key that opens a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum RequiredKey {
     Passphrase,
     Identity,
     Nothing,
@@ -64,18 +64,18 @@ pub fn seal(output: Output, lock: Lock) -> Result<BackupFile, BackupError> {
     Ok(BackupFile(Inner::Age(writer)))
 }
 
-/// Looks at the beginning of a file.
-pub fn needs(input: impl Read) -> Result<Needs, BackupError> {
+/// Reads the beginning of a file.
+pub fn required_key(input: impl Read) -> Result<RequiredKey, BackupError> {
     let mut input = BufReader::new(input);
     let start = input.fill_buf().map_err(BackupError::Read)?;
     if start.starts_with(&ZSTD_MAGIC) {
-        return Ok(Needs::Nothing);
+        return Ok(RequiredKey::Nothing);
     }
     if !start.starts_with(AGE_MAGIC) {
         return Err(BackupError::NotABackup);
     }
     let decryptor = age::Decryptor::new_buffered(input).map_err(unseal_error)?;
-    Ok(if decryptor.is_scrypt() { Needs::Passphrase } else { Needs::Identity })
+    Ok(if decryptor.is_scrypt() { RequiredKey::Passphrase } else { RequiredKey::Identity })
 }
 
 /// Decrypts the file while it is read. A passphrase takes about a second.

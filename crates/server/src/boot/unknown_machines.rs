@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use hoist_boot::{What, Who};
+use hoist_boot::{What, BootRequester};
 use hoist_model::Mac;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ pub struct UnknownMachine {
 /// One request of an unknown machine and its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnknownRequest<'a> {
-    pub(super) who: &'a Who<'a>,
+    pub(super) who: &'a BootRequester<'a>,
     pub(super) arch: Option<&'a str>,
     pub(super) from: IpAddr,
     pub(super) agent: Option<&'a str>,
@@ -120,7 +120,7 @@ impl UnknownMachines {
         if limited && !self.is_within_pace(from, moment) {
             return Allowance::TooOften;
         }
-        let Who::Mac(mac, _) = who else { return Allowance::Within };
+        let BootRequester::Mac(mac, _) = who else { return Allowance::Within };
         if self.known.len() >= MAX_UNKNOWN && !self.known.contains_key(mac) {
             self.make_room();
         }

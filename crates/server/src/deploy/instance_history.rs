@@ -19,14 +19,14 @@ const LONGEST_MS: u64 = 7 * 24 * 3600 * 1000;
 
 /// What became of instances, and the milliseconds that tasks took.
 #[derive(Debug, Default)]
-pub(super) struct Before {
+pub(super) struct EarlierRuns {
     pub(super) past: History,
     pub(super) expected_ms: BTreeMap<String, u64>,
 }
 
 /// Looks back, the newest run first. Blocks.
-pub(super) fn look_back(runs: &Runs, files: &[TaskFile]) -> Before {
-    let mut before = Before::default();
+pub(super) fn look_back(runs: &Runs, files: &[TaskFile]) -> EarlierRuns {
+    let mut before = EarlierRuns::default();
     let is_same = |run: &RunSummary| {
         !files.is_empty() && run.files.iter().eq(files.iter().map(|file| &file.name))
     };
@@ -59,7 +59,7 @@ pub(super) fn forget_others(past: &mut History, now: Option<&Plan>) {
     }
 }
 
-impl Before {
+impl EarlierRuns {
     /// Known entries are from later runs.
     fn add(&mut self, view: &View) {
         let attempts = attempts_of(&view.records);

@@ -256,7 +256,7 @@ impl Metadata {
         asking: &Requester<'r>,
         from: IpAddr,
         headers: &HeaderMap,
-    ) -> Result<Option<&'r Arc<Node>>, Refusal> {
+    ) -> Result<Option<&'r Arc<Node>>, SeedFailure> {
         let policy = self.unknown;
         if matches!(asking, Requester::Nobody) {
             self.note_unknown(from, headers);
@@ -267,14 +267,14 @@ impl Metadata {
             {
                 self.counts.held.increment(1);
                 let failure = Failure::new(Code::Held, "the nodes are not known yet");
-                Err(Refusal(failure.with_remedy("ask again")))
+                Err(SeedFailure(failure.with_remedy("ask again")))
             }
             Requester::Node(node) => Ok(Some(node)),
             Requester::Nobody => match policy {
                 Unknown::Hold => {
                     self.counts.held.increment(1);
                     let failure = Failure::new(Code::Held, "this machine is not known yet");
-                    Err(Refusal(failure.with_remedy("ask again")))
+                    Err(SeedFailure(failure.with_remedy("ask again")))
                 }
                 Unknown::Default => {
                     self.counts.generic.increment(1);
@@ -282,7 +282,7 @@ impl Metadata {
                 }
                 Unknown::Deny => {
                     self.counts.denied.increment(1);
-                    Err(Refusal(Failure::new(Code::NotFound, "this machine is not known")))
+                    Err(SeedFailure(Failure::new(Code::NotFound, "this machine is not known")))
                 }
             },
             Requester::WrongToken(node) => {
@@ -297,7 +297,7 @@ impl Metadata {
                     Unknown::Deny => Code::NotFound,
                     Unknown::Hold | Unknown::Default => Code::Forbidden,
                 };
-                Err(Refusal(Failure::new(code, "this token is not the node's")))
+                Err(SeedFailure(Failure::new(code, "this token is not the node's")))
             }
             Requester::Several => {
                 self.counts.refused.increment(1);
@@ -305,7 +305,7 @@ impl Metadata {
                     tracing::warn!(%from, "a seed was asked for from an address of several nodes");
                 }
                 let failure = Failure::new(Code::Ambiguous, "several nodes have this address");
-                Err(Refusal(failure.with_remedy("ask with the node's token")))
+                Err(SeedFailure(failure.with_remedy("ask with the node's token")))
             }
         }
     }
@@ -329,11 +329,11 @@ impl Metadata {
     }
 }
 
-/// Why a machine gets nothing.
+/// The answer to a machine that gets no documents.
 #[derive(Debug)]
-pub(super) struct Refusal(Failure);
+pub(super) struct SeedFailure(Failure);
 
-impl IntoResponse for Refusal {
+impl IntoResponse for SeedFailure {
     fn into_response(self) -> Response {
         let held = self.0.problem().code == Code::Held;
         let mut response = self.0.into_response();

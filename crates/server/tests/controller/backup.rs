@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::filled_site::FilledSite;
-use hoist_server::backup::seal::{self, Keys, Lock, Needs};
+use hoist_server::backup::seal::{self, Keys, Lock, RequiredKey};
 use hoist_server::backup::{self, BackupError, Output, Restore, RestoreReport, Tee};
 use hoist_server::data_dir::{DataDir, DataDirError};
 use hoist_server::database;
@@ -408,9 +408,9 @@ async fn an_encrypted_backup_opens_with_its_key_only() {
     sealed(&good, &path("words"), Lock::Passphrase("kettle".to_owned().into())).await;
     sealed(&good, &path("open"), Lock::Open).await;
 
-    assert_eq!(seal::needs(open(&path("keys"))).unwrap(), Needs::Identity);
-    assert_eq!(seal::needs(open(&path("words"))).unwrap(), Needs::Passphrase);
-    assert_eq!(seal::needs(open(&path("open"))).unwrap(), Needs::Nothing);
+    assert_eq!(seal::required_key(open(&path("keys"))).unwrap(), RequiredKey::Identity);
+    assert_eq!(seal::required_key(open(&path("words"))).unwrap(), RequiredKey::Passphrase);
+    assert_eq!(seal::required_key(open(&path("open"))).unwrap(), RequiredKey::Nothing);
 
     let words = |text: &str| Keys { passphrase: Some(text.to_owned().into()), ..Keys::default() };
     let keys =

@@ -355,13 +355,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Only {
+    struct SetCommand {
         #[command(flatten)]
         args: SpecArgs,
     }
 
     fn set(words: &[&str], spec: &NodeSpec) -> Result<NodeSpec, Failure> {
-        let args = Only::try_parse_from(["set"].iter().chain(words)).unwrap().args;
+        let args = SetCommand::try_parse_from(["set"].iter().chain(words)).unwrap().args;
         args.onto(&"n1".parse().unwrap(), spec.clone(), None)
     }
 
@@ -371,10 +371,10 @@ mod tests {
 
     #[test]
     fn no_arguments_change_nothing() {
-        let args = Only::try_parse_from(["set"]).unwrap().args;
+        let args = SetCommand::try_parse_from(["set"]).unwrap().args;
         assert!(args.is_empty());
         assert_eq!(fresh(&[]), NodeSpec::default());
-        assert!(!Only::try_parse_from(["set", "--disable"]).unwrap().args.is_empty());
+        assert!(!SetCommand::try_parse_from(["set", "--disable"]).unwrap().args.is_empty());
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn an_option_without_a_name_means_the_interface_that_boots() {
         let spec = fresh(&["--mac", "52:54:00:00:00:01", "--mac", "ens1=52:54:00:00:00:02"]);
-        let args = Only::try_parse_from(["set", "--ip", "10.1.0.1/16"]).unwrap().args;
+        let args = SetCommand::try_parse_from(["set", "--ip", "10.1.0.1/16"]).unwrap().args;
         let boots: InterfaceName = "ens1".parse().unwrap();
         let spec = args.onto(&"n1".parse().unwrap(), spec, Some(&boots)).unwrap();
         assert_eq!(spec.interfaces[1].addresses.len(), 1);
@@ -475,8 +475,8 @@ mod tests {
         assert!(set(&["--mac", "kettle"], &spec).is_err());
         let broadcast = set(&["--mac", "ff:ff:ff:ff:ff:ff"], &spec).unwrap_err();
         assert!(matches!(broadcast, Failure::Documents(_)), "{broadcast}");
-        assert!(Only::try_parse_from(["set", "--nid=-1"]).is_err());
-        assert!(Only::try_parse_from(["set", "--arch", "z80"]).is_err());
-        assert!(Only::try_parse_from(["set", "--enable", "--disable"]).is_err());
+        assert!(SetCommand::try_parse_from(["set", "--nid=-1"]).is_err());
+        assert!(SetCommand::try_parse_from(["set", "--arch", "z80"]).is_err());
+        assert!(SetCommand::try_parse_from(["set", "--enable", "--disable"]).is_err());
     }
 }

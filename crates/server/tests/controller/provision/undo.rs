@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hoist_provision::backup::{Backup, Before, pack};
+use hoist_provision::backup::{Backup, BackupOrigin, pack};
 use hoist_store::Prefix;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -17,7 +17,7 @@ const PARTS: usize = 6;
 
 /// The backup of a disk of 64 MiB, as an agent sends it.
 fn backup(disk: &str, content: u8, destroys: &[&str]) -> Value {
-    let before = Before {
+    let before = BackupOrigin {
         txn: Uuid::from_u128(7),
         writable: std::iter::once(0..64 << 20).collect(),
         destroys: destroys.iter().map(|what| (*what).to_owned()).collect(),
@@ -46,7 +46,7 @@ pub(crate) fn noise(disk: &str) -> Value {
     let mut noise = backup(disk, 0, &[]);
     let writable = Vec::new();
     let destroys = Vec::new();
-    let before = Before { txn: Uuid::from_u128(7), writable, destroys, journal: None };
+    let before = BackupOrigin { txn: Uuid::from_u128(7), writable, destroys, journal: None };
     let ends = Backup { head: bytes[..MIB].to_vec(), tail: bytes[MIB..].to_vec() };
     noise["packed"] = json!(STANDARD.encode(pack(&before, &ends).expect("packed")));
     noise
