@@ -896,7 +896,9 @@ fn own(record: &Arc<BssRecord>) -> Choice {
 fn asker(case: &Case<'_>, node: Option<&Node>) -> String {
     let mac = node.and_then(|node| match case.asked.who {
         BootRequester::Mac(..) => None,
-        BootRequester::Name(_) | BootRequester::Nid(_) => node.spec.interfaces.first().map(|i| i.mac),
+        BootRequester::Name(_) | BootRequester::Nid(_) => {
+            node.spec.interfaces.first().map(|i| i.mac)
+        }
     });
     mac.map_or_else(|| case.asked.who.query(), |mac| format!("mac={mac}"))
 }

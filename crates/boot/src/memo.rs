@@ -11,7 +11,7 @@ use hoist_site::Roster;
 
 use crate::request::{BootRequest, BootRequester};
 use crate::select::{BootContext, Choice, Source, Table};
-use crate::skeleton::{NodeNames, NodeArguments, Seed, Skeletons};
+use crate::skeleton::{NodeArguments, NodeNames, Seed, Skeletons};
 
 /// By the MACs that nodes boot with. Holds where nothing but the table and the BSS records decide:
 /// for nodes without a boot state.
@@ -77,7 +77,8 @@ impl Memo {
             let mac = roster.boot(node)?.mac;
             let (choice, own) = match usual(roster, table, node, mac)? {
                 Source::Config(config) => {
-                    let own = seed(node, &config).map_or(NodeArguments::Nothing, NodeArguments::Seed);
+                    let own =
+                        seed(node, &config).map_or(NodeArguments::Nothing, NodeArguments::Seed);
                     (u32::try_from(table.place_of(&config)?).ok()?, own)
                 }
                 Source::Bss(record) => {

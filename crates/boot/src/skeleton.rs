@@ -175,12 +175,10 @@ impl Skeleton {
                     out.push_str(base);
                     Ok(())
                 }
-                Placeholder::Seed => {
-                    match seed.map(|seed| seed.at(base)) {
-                        Some(seed) if !seed.is_empty() => write!(out, " {seed}"),
-                        _ => Ok(()),
-                    }
-                }
+                Placeholder::Seed => match seed.map(|seed| seed.at(base)) {
+                    Some(seed) if !seed.is_empty() => write!(out, " {seed}"),
+                    _ => Ok(()),
+                },
                 Placeholder::Host => {
                     out.push_str(names.map_or("", |names| &names.host));
                     Ok(())

@@ -35,7 +35,7 @@ use crate::host::HostNames;
 use crate::jwks::JwtError;
 use crate::log_limit::LogLimit;
 use crate::peer::{Peer, RequestId};
-use crate::principal::{AnswerToToken, Grant, Principal, Reach, Caller};
+use crate::principal::{AnswerToToken, Caller, Grant, Principal, Reach};
 use crate::route::{AccessClass, Legacy, RouteSpec, Template};
 use crate::tasks::Tasks;
 use crate::token::TokenError;

@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::principal::{Grant, Principal, Caller};
+use crate::principal::{Caller, Grant, Principal};
 
 /// Largest key set we read. Real ones are a few kilobytes.
 const MAX_SET_BYTES: usize = 256 * 1024;

@@ -223,7 +223,8 @@ mod tests {
             panic!("reach is limited")
         };
         assert_eq!(selectors.len(), 2);
-        let wide = Principal::new(Caller::Admin, [one, grant(&[Verb::Write], &[Context::All], None)]);
+        let wide =
+            Principal::new(Caller::Admin, [one, grant(&[Verb::Write], &[Context::All], None)]);
         assert_eq!(wide.reach(Verb::Write, Context::Inventory), Reach::All);
     }
 

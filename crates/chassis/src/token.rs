@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::{AuditError, AuditLog, Draft};
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::principal::{Grant, Principal, Caller};
+use crate::principal::{Caller, Grant, Principal};
 use crate::scan::{ScanStep, walk};
 use crate::secret;
 

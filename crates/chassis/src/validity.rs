@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::jwks::{Jwks, JwtError};
-use crate::principal::{Principal, Caller};
+use crate::principal::{Caller, Principal};
 use crate::route::Live;
 use crate::token::{TokenError, Tokens};
 

@@ -177,8 +177,12 @@ impl Chooser<'_> {
         let remedy = match selection.only {
             _ if reason.is_some() => "`hoist deploy graph` shows what follows what",
             None => "`hoist deploy plan` lists every task and its nodes",
-            Some(OutcomeFilter::Failed) => "of this, nothing failed in the last run of the same files",
-            Some(OutcomeFilter::Blocked) => "of this, nothing was blocked in the last run of the same files",
+            Some(OutcomeFilter::Failed) => {
+                "of this, nothing failed in the last run of the same files"
+            }
+            Some(OutcomeFilter::Blocked) => {
+                "of this, nothing was blocked in the last run of the same files"
+            }
         };
         SourceDiagnostic::without_place(Code::NothingSelected, message).hint(remedy)
     }

@@ -643,7 +643,8 @@ impl Executor for SequentialExecutor {
         if matches!(effect, Effect::Start { .. }) {
             self.listener.begins(&job.task);
         }
-        let outcome = self.site.carry_out(&job, &self.listener.cancel(), &AttemptPrograms::default());
+        let outcome =
+            self.site.carry_out(&job, &self.listener.cancel(), &AttemptPrograms::default());
         self.note(&job, &outcome);
         // The receiver outlives this call: `drive` waits for the event.
         let _ = self.events.send(outcome.event(job.number, job.attempt));

@@ -10,7 +10,7 @@ use crate::file_journal::FileJournal;
 use crate::journal::JournalError;
 use crate::plan::Plan;
 use crate::record::{Outcome, Record};
-use crate::run::{Decision, Effect, Event, CommandRefusal, Run};
+use crate::run::{CommandRefusal, Decision, Effect, Event, Run};
 
 /// Largest number of events that are answered together, so that operators see progress.
 const TOGETHER: usize = 4096;

@@ -46,8 +46,8 @@ fn looked(
     sector: u32,
     first: &[u8],
 ) -> Result<(Option<ImageTable>, Vec<u64>), ImageTableError> {
-    let found =
-        partition_table::read(&ImageBytes { size, first }, sector).map_err(ImageTableError::Read)?;
+    let found = partition_table::read(&ImageBytes { size, first }, sector)
+        .map_err(ImageTableError::Read)?;
     Ok(match &found {
         TableOnDisk::Nothing => (None, Vec::new()),
         TableOnDisk::Mbr { partitions, .. } => {

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::{Client, ClientError, whole};
 use crate::deploy::{
-    InstanceExplanation, InstanceList, RunCommandRequest, RunCommandResult, PlanAnswer, PlanRequest, RunDetail,
-    RunEvents, RunList, RunSummary,
+    InstanceExplanation, InstanceList, PlanAnswer, PlanRequest, RunCommandRequest,
+    RunCommandResult, RunDetail, RunEvents, RunList, RunSummary,
 };
 
 const RUNS: [&str; 3] = ["deploy", "v1", "runs"];

@@ -11,7 +11,7 @@ use crate::command_line::texts_of_record;
 use crate::memo::{self, KnownChoice, KnownSource};
 use crate::request::{BootRequest, BootRequester};
 use crate::select::{Choice, Source};
-use crate::skeleton::{NOBODY, NOWHERE, NodeNames, NodeArguments, ScriptValues, Seed, Skeleton};
+use crate::skeleton::{NOBODY, NOWHERE, NodeArguments, NodeNames, ScriptValues, Seed, Skeleton};
 
 impl Booter {
     /// The answer that was known ahead.
@@ -74,8 +74,9 @@ impl Booter {
                 let memo = case.table.memo.load();
                 let memo = memo.as_ref().filter(|memo| memo.is_of(case.roster))?;
                 let at = memo.skeletons_of(record)?;
-                let fill =
-                    |kept: &Skeleton| self.fill(case, kept, &NodeArguments::Names(NodeNames::of(node)));
+                let fill = |kept: &Skeleton| {
+                    self.fill(case, kept, &NodeArguments::Names(NodeNames::of(node)))
+                };
                 memo.skeletons.with(at, own_place, prefix, make, fill)?
             }
         }

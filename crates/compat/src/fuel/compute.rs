@@ -44,7 +44,11 @@ impl Computer<'_> {
         self.cases(expr, NodeGroup::Everyone, &mut |item, guard| {
             match self.data(item)? {
                 Value::String(word) => entries.push((guard.clone(), word)),
-                _ => return Err("an item of the list is not text; write the name of a task".to_owned()),
+                _ => {
+                    return Err(
+                        "an item of the list is not text; write the name of a task".to_owned()
+                    );
+                }
             }
             Ok(())
         })?;
@@ -64,7 +68,8 @@ impl Computer<'_> {
                 let mut rest = guard;
                 for case in arguments {
                     let Expr::Pair(condition, list) = case else {
-                        return Err("a case of `switch` is not a pair; write `condition => list`".to_owned());
+                        return Err("a case of `switch` is not a pair; write `condition => list`"
+                            .to_owned());
                     };
                     let who = self.who(condition)?;
                     self.cases(list, NodeGroup::all(vec![rest.clone(), who.clone()]), each)?;
@@ -72,7 +77,10 @@ impl Computer<'_> {
                 }
                 Ok(())
             }
-            _ => Err("the expression is neither a list nor a `switch`; write the list out".to_owned()),
+            _ => {
+                Err("the expression is neither a list nor a `switch`; write the list out"
+                    .to_owned())
+            }
         }
     }
 
@@ -125,7 +133,8 @@ impl Computer<'_> {
             Expr::Not(inner) => self.who(inner).map(NodeGroup::not),
             Expr::Binary(Operator::In, one, two) if is_roles(two) => match &**one {
                 Expr::Text(name) => self.named(std::slice::from_ref(name)),
-                _ => Err("the left side of `in $.roles` is not text; write the name of a role".to_owned()),
+                _ => Err("the left side of `in $.roles` is not text; write the name of a role"
+                    .to_owned()),
             },
             Expr::Call { of: Some(of), name, arguments } if name == "any" && is_roles(of) => {
                 match arguments.as_slice() {
@@ -133,24 +142,31 @@ impl Computer<'_> {
                         if **of == Expr::Root && name == "matches" =>
                     {
                         let [Expr::Text(text)] = arguments.as_slice() else {
-                            return Err("`matches` has no pattern; give it one argument in quotes".to_owned());
+                            return Err("`matches` has no pattern; give it one argument in quotes"
+                                .to_owned());
                         };
                         let regex = Regex::new(text).map_err(|error| error.to_string())?;
                         let names: Vec<String> =
                             self.names.every().filter(|name| regex.is_match(name)).collect();
                         self.named(&names)
                     }
-                    _ => Err("the argument of `any` is not supported; only `$.matches(…)` is".to_owned()),
+                    _ => {
+                        Err("the argument of `any` is not supported; only `$.matches(…)` is"
+                            .to_owned())
+                    }
                 }
             }
             Expr::Binary(Operator::Greater, one, two) if **two == Expr::Number("0".to_owned()) => {
                 let shared = shared_roles(one).ok_or(UNKNOWN_COMPARISON)?;
-                let names = match self.data(shared)? {
-                    Value::Array(names) => names,
-                    Value::Null => Vec::new(),
-                    _ => return Err("`intersect` has an argument that is not a list; give it role names"
-                            .to_owned()),
-                };
+                let names =
+                    match self.data(shared)? {
+                        Value::Array(names) => names,
+                        Value::Null => Vec::new(),
+                        _ => return Err(
+                            "`intersect` has an argument that is not a list; give it role names"
+                                .to_owned(),
+                        ),
+                    };
                 let names: Vec<String> =
                     names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect();
                 self.named(&names)

@@ -65,7 +65,10 @@ impl<'a> Input<'a> {
         let value = self.get(field)?;
         match value.as_str() {
             Some(text) if text.len() > MAX_TEXT => {
-                self.report(field, format!("the text has {} bytes; at most {MAX_TEXT} fit", text.len()));
+                self.report(
+                    field,
+                    format!("the text has {} bytes; at most {MAX_TEXT} fit", text.len()),
+                );
                 None
             }
             Some(text) if text.contains('\0') => {

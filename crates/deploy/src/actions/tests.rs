@@ -265,7 +265,10 @@ fn faults_of_an_input_are_reported_together() {
         ["extra: expected a mapping"]
     );
     let long = json!({"path": "a", "text": "x".repeat(input::MAX_TEXT + 1)});
-    assert_eq!(diagnostics("file", &long), ["text: the text has 1048577 bytes; at most 1048576 fit"]);
+    assert_eq!(
+        diagnostics("file", &long),
+        ["text: the text has 1048577 bytes; at most 1048576 fit"]
+    );
     assert_eq!(
         diagnostics("file", &json!({"path": "a", "text": "x".repeat(input::MAX_TEXT)})),
         [""; 0]

@@ -197,7 +197,8 @@ pub(super) fn wishes(book: &Book, targets: &Targets, found: &mut Vec<SourceDiagn
     });
     for (task, need) in needs {
         let (Want::Count(want), NeedScope::Nodes(on)) = (need.want, &need.on) else { continue };
-        let Some((role, tolerate, members)) = tolerant(book, targets, &on.value.bare_names()) else {
+        let Some((role, tolerate, members)) = tolerant(book, targets, &on.value.bare_names())
+        else {
             continue;
         };
         if want as usize > members.saturating_sub(tolerate as usize) {

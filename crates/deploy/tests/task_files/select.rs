@@ -87,7 +87,9 @@ fn failed_instances_can_be_selected_by_name() {
     let only = |only| Selection { only: Some(only), ..Selection::default() };
     assert_eq!(chosen(only(OutcomeFilter::Failed), &past).expect("a plan"), "a@n2");
     assert_eq!(chosen(only(OutcomeFilter::Blocked), &past).expect("a plan"), "b@n2");
-    for (only, line) in [(OutcomeFilter::Failed, "nothing failed"), (OutcomeFilter::Blocked, "nothing was blocked")] {
+    for (only, line) in
+        [(OutcomeFilter::Failed, "nothing failed"), (OutcomeFilter::Blocked, "nothing was blocked")]
+    {
         let selection = Selection { only: Some(only), ..Selection::default() };
         let found = chosen(selection, &[]).expect_err("there was no run");
         assert!(found[0].starts_with("E202 nothing is selected"), "{found:?}");

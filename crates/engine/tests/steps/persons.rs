@@ -2,7 +2,7 @@
 
 use hoist_engine::plan::{Draft, FailureDomain, OnFailure, Rule, Step};
 use hoist_engine::record::{End, FailedCheck, FailureKind, Outcome};
-use hoist_engine::run::{AttemptStatus, Reason, CommandRefusal, State, StepEnd};
+use hoist_engine::run::{AttemptStatus, CommandRefusal, Reason, State, StepEnd};
 use hoist_engine::{Effect, Event, Run, StepId};
 
 use crate::site::{Site, draft, join, me, on, step};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hoist_server::age_identities::identities;
-use hoist_server::backup::seal::{Keys, Lock, RequiredKey, Recipient};
+use hoist_server::backup::seal::{Keys, Lock, Recipient, RequiredKey};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use secrecy::{ExposeSecret, SecretString};
 use zeroize::Zeroizing;

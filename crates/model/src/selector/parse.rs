@@ -1,8 +1,8 @@
 //! Text to expression, with errors that point at the character.
 
-use crate::node::{Arch, Lifecycle};
 use crate::mac::ParseMacError;
 use crate::name::ParseNameError;
+use crate::node::{Arch, Lifecycle};
 use crate::selector::glob::{self, Glob, NamePatternError, XnamePattern};
 use crate::selector::{Atom, Expr};
 use crate::suggestion::nearest;
@@ -302,8 +302,7 @@ fn atom(word: &Word) -> Result<Atom, (usize, String)> {
         return label(text).map_err(|error| (0, error.to_string()));
     }
     if let Some(slash) = word.find('/') {
-        return group(&text[..slash], &text[slash + 1..])
-            .map_err(|error| (0, error.to_string()));
+        return group(&text[..slash], &text[slash + 1..]).map_err(|error| (0, error.to_string()));
     }
     match text.parse::<crate::Role>() {
         Ok(_) => Ok(Atom::Bare(text.to_owned())),

@@ -175,7 +175,11 @@ impl Reader {
     async fn read_in_turn(&self, at: u64, length: usize) -> io::Result<Bytes> {
         let place = Arc::clone(&self.buffers.h2).acquire_owned();
         let place = tokio::time::timeout(H2_WAIT, place).await;
-        let place = place.map_err(|_| io::Error::other("no buffer became free: other HTTP/2 clients do not read their answers"))?;
+        let place = place.map_err(|_| {
+            io::Error::other(
+                "no buffer became free: other HTTP/2 clients do not read their answers",
+            )
+        })?;
         let place = place.expect("nobody closes it");
         let mut bytes = vec![0; length];
         if let Some(count) = read_now(&self.content.file, &mut bytes, at) {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::review::Change;
 use super::*;
-use hoist_chassis::principal::{Grant, Caller};
+use hoist_chassis::principal::{Caller, Grant};
 
 /// Expected rights of each kind: read, then write. Repeats the table on purpose, as a second
 /// opinion.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use hoist_boot::{What, BootRequester};
+use hoist_boot::{BootRequester, What};
 use hoist_model::Mac;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

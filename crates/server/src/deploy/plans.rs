@@ -8,8 +8,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::deploy::{
-    RunCommandRequest, RunCommandResult, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
-    TaskFileDiagnostic,
+    PlanAnswer, PlanRequest, RunCommandRequest, RunCommandResult, RunState, RunSummary, Selection,
+    Severity, TaskFileDiagnostic,
 };
 use hoist_api::{Code, JsonText, Problem};
 use hoist_deploy::diagnostic;
@@ -462,7 +462,11 @@ impl Deploy {
     }
 
     /// The undo plan of a run, or of some of its nodes or instances.
-    async fn undo_run(&self, view: View, request: &RunCommandRequest) -> Result<(View, UndoDraft), Failure> {
+    async fn undo_run(
+        &self,
+        view: View,
+        request: &RunCommandRequest,
+    ) -> Result<(View, UndoDraft), Failure> {
         let on = request.on.as_ref().map(|on| self.subjects(&view, on)).transpose()?;
         let named = match request.instances[..] {
             [] => None,

@@ -192,7 +192,12 @@ impl RunCommand {
 }
 
 /// The meaning of a command in the current state of the run.
-fn events(view: &View, word: &str, request: &RunCommandRequest, by: &str) -> Result<RunCommand, Failure> {
+fn events(
+    view: &View,
+    word: &str,
+    request: &RunCommandRequest,
+    by: &str,
+) -> Result<RunCommand, Failure> {
     let by = by.to_owned();
     let refuse = |detail: &str, remedy: &str| {
         Err(Failure::new(Code::Conflict, detail.to_owned()).with_remedy(remedy.to_owned()))

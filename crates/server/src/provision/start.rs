@@ -147,8 +147,10 @@ async fn check_addresses(
         }
         count += 1;
         if diagnostics.len() < MAX_TOLD {
-            let message =
-                format!("the node has no address, and its layers have secrets: {}", names.join(", "));
+            let message = format!(
+                "the node has no address, and its layers have secrets: {}",
+                names.join(", ")
+            );
             let hint = format!("`hoist node set {} --ip …`", node.name);
             diagnostics.push(Diagnostic {
                 at: format!("Node {}", node.name),

@@ -46,7 +46,12 @@ impl RunCommandArgs {
         Ok(told)
     }
 
-    async fn say(self, shell: &mut Shell, request: &RunCommandRequest, said: &str) -> Result<Exit, Failure> {
+    async fn say(
+        self,
+        shell: &mut Shell,
+        request: &RunCommandRequest,
+        said: &str,
+    ) -> Result<Exit, Failure> {
         let told = self.tell(shell, request, said).await?;
         Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })
     }
@@ -102,7 +107,8 @@ pub(super) struct StopArgs {
 
 impl StopArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let request = RunCommandRequest { now: self.now, after: self.after, ..RunCommandRequest::default() };
+        let request =
+            RunCommandRequest { now: self.now, after: self.after, ..RunCommandRequest::default() };
         self.target.say(shell, &request, "stop").await
     }
 }
@@ -128,8 +134,10 @@ impl ResumeArgs {
         let client = shell.client()?;
         let before = client.run(&self.target.run).await?.summary.records;
         let detach = self.detach || self.target.dry_run;
-        let request =
-            RunCommandRequest { allow_concurrent: self.concurrent.allow_concurrent, ..RunCommandRequest::default() };
+        let request = RunCommandRequest {
+            allow_concurrent: self.concurrent.allow_concurrent,
+            ..RunCommandRequest::default()
+        };
         let told = self.target.tell(shell, &request, "resume").await?;
         if detach {
             return Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done });
@@ -215,7 +223,12 @@ impl MarkArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let good = Some(matches!(self.mark, Mark::Ok));
         let allow_concurrent = self.concurrent.allow_concurrent;
-        let request = RunCommandRequest { good, instances: self.instances, allow_concurrent, ..RunCommandRequest::default() };
+        let request = RunCommandRequest {
+            good,
+            instances: self.instances,
+            allow_concurrent,
+            ..RunCommandRequest::default()
+        };
         self.target.say(shell, &request, "mark").await
     }
 }
@@ -237,7 +250,11 @@ impl InstanceArgs {
         said: &str,
         allow_concurrent: bool,
     ) -> Result<Exit, Failure> {
-        let request = RunCommandRequest { instances: self.instances, allow_concurrent, ..RunCommandRequest::default() };
+        let request = RunCommandRequest {
+            instances: self.instances,
+            allow_concurrent,
+            ..RunCommandRequest::default()
+        };
         self.target.say(shell, &request, said).await
     }
 }
@@ -321,8 +338,14 @@ impl UndoArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let Self { on, instances, leave_gaps, over_changes, .. } = self;
         let allow_concurrent = self.concurrent.allow_concurrent;
-        let request =
-            RunCommandRequest { on, instances, leave_gaps, over_changes, allow_concurrent, ..RunCommandRequest::default() };
+        let request = RunCommandRequest {
+            on,
+            instances,
+            leave_gaps,
+            over_changes,
+            allow_concurrent,
+            ..RunCommandRequest::default()
+        };
         let client = shell.client()?;
         let asked = client.command_run(&self.target.run, "undo", &request, self.target.dry_run);
         let told = match interrupt::told(shell, asked).await? {

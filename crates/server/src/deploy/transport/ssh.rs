@@ -71,11 +71,7 @@ enum KeyError {
     NotAName,
 }
 
-fn target(
-    settings: &DeploySettings,
-    name: &str,
-    spec: &NodeSpec,
-) -> Result<Target, NodeSshError> {
+fn target(settings: &DeploySettings, name: &str, spec: &NodeSpec) -> Result<Target, NodeSshError> {
     let node = || name.to_owned();
     let said = spec.data.as_ref().and_then(|data| data.get("ssh")).cloned();
     let said: NodeSsh = serde_json::from_value(said.unwrap_or_else(|| serde_json::json!({})))

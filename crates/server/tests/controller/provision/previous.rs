@@ -34,7 +34,10 @@ async fn node_returns_to_its_previous_profile_and_images() {
     let site = site(|_| {}).await;
     let back = json!({"selector": "node:n1", "previous": true});
     let problem = site.post("/provision/v1/runs", &back).await.problem(409, "conflict");
-    assert!(problem.detail.contains("no earlier installation of the node is recorded"), "{problem:?}");
+    assert!(
+        problem.detail.contains("no earlier installation of the node is recorded"),
+        "{problem:?}"
+    );
     let (first, before) = installed(&site, 1, &json!({"selector": "node:n1"})).await;
     site.post("/provision/v1/runs", &back).await.problem(409, "conflict");
     change(&site).await;
@@ -95,7 +98,10 @@ async fn restored_node_is_not_restored_again() {
     until(&site, &id, "n1", "undone").await;
     let back = json!({"selector": "node:n1", "previous": true});
     let problem = site.post("/provision/v1/runs", &back).await.problem(409, "conflict");
-    assert!(problem.detail.contains("no earlier installation of the node is recorded"), "{problem:?}");
+    assert!(
+        problem.detail.contains("no earlier installation of the node is recorded"),
+        "{problem:?}"
+    );
     site.stop().await;
 }
 
