@@ -210,10 +210,10 @@ fn other(part: &str, dir: &Path) -> Command {
     command
 }
 
-/// Not a test: [`other`] starts it in a process of its own. A full run includes ignored tests and
-/// starts it without a directory, where it does nothing.
+/// A program for other tests, which [`other`] starts as a process. A run of all ignored tests starts
+/// it without its variable; then it does nothing.
 #[test]
-#[ignore = "others start it"]
+#[ignore = "program for other tests, which start it"]
 fn part_of_another_test() {
     let Some(dir) = std::env::var_os(PLACE).map(PathBuf::from) else { return };
     match std::env::var(PART).expect("a part").as_str() {

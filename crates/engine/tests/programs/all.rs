@@ -211,9 +211,10 @@ pub(super) const IS_GONE: fn(&Event) -> bool =
 pub(super) const DIR: &str = "HOIST_TEST_DIR";
 const SCRIPT: &str = "HOIST_TEST_SCRIPT";
 
-/// Not a test: a controller in a process that is killed.
+/// A program for other tests: a controller in a process that they kill. Without its variable it does
+/// nothing.
 #[test]
-#[ignore = "others start it"]
+#[ignore = "program for other tests, which start it"]
 fn controller_of_another_test() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let input: Value =
@@ -315,9 +316,9 @@ fn detached_process_ends_with_a_stop_in_its_cgroup() {
     with_mount(&["cgroup2"], "all::detached_process_ends_with_a_stop");
 }
 
-/// Not a test of its own; started by the test above.
+/// A program for the test above, which starts it inside a mount. Without its variable it does nothing.
 #[test]
-#[ignore = "another starts it"]
+#[ignore = "program for another test, which starts it"]
 fn detached_process_ends_with_a_stop() {
     if std::env::var_os(DIR).is_none() {
         return;
@@ -359,9 +360,9 @@ fn unkillable_process_leaves_the_step_unknown() {
     with_mount(&["cgroup", "-o", "freezer"], "all::frozen_process_leaves_the_step_unknown");
 }
 
-/// Not a test of its own; started by the test above.
+/// A program for the test above, which starts it inside a mount. Without its variable it does nothing.
 #[test]
-#[ignore = "another starts it"]
+#[ignore = "program for another test, which starts it"]
 fn frozen_process_leaves_the_step_unknown() {
     let Some(groups) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let dir = dir();

@@ -246,9 +246,9 @@ fn program_killed_with_its_supervisor_is_found_by_cgroup() {
     with_mount(&["cgroup2"], "process_without_environment_is_found_without_a_note");
 }
 
-/// Not a test of its own; started by the test above.
+/// A program for the test above, which starts it inside a mount. Without its variable it does nothing.
 #[test]
-#[ignore = "another starts it"]
+#[ignore = "program for another test, which starts it"]
 fn process_without_environment_is_found_without_a_note() {
     if std::env::var_os(DIR).is_none() {
         return;
@@ -274,9 +274,9 @@ fn programs_continue_when_nothing_can_be_written() {
     with_mount(&["tmpfs", "-o", "size=256k"], "programs_continue_on_a_full_disk");
 }
 
-/// Not a test of its own; started by the test above.
+/// A program for the test above, which starts it inside a mount. Without its variable it does nothing.
 #[test]
-#[ignore = "another starts it"]
+#[ignore = "program for another test, which starts it"]
 fn programs_continue_on_a_full_disk() {
     let Some(dir) = std::env::var_os(DIR).map(std::path::PathBuf::from) else { return };
     let script = "echo $$ > pid; until test -e go; do sleep 0.05; done; \
