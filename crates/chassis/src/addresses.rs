@@ -143,7 +143,7 @@ impl<E> Table<E> {
         &mut self.shared[usize::try_from(hash % SHARED as u64).unwrap_or_default()]
     }
 
-    /// How many addresses have an entry of their own.
+    /// The number of addresses with their own entry.
     pub fn len(&self) -> usize {
         self.clients.len()
     }

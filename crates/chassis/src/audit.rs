@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::scan::{ScanStep, walk};
 use crate::secret;
 
-/// How often a writer tries again when others append at the same time.
+/// Retries of a writer when others append at the same time.
 const ATTEMPTS: usize = 64;
 
 /// Operations up to which a transaction is copied, so that it can be tried again here.
@@ -54,7 +54,7 @@ pub struct Draft {
     pub outcome: String,
 }
 
-/// How long something is kept: whichever limit is reached first.
+/// Retention limits; the first that is reached applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     pub max_age: Duration,

@@ -64,11 +64,11 @@ pub struct Policy {
     /// Single lockable paths that need one: `/boot/v1/dumpstate`, or with one method only
     /// `POST /boot/v1/hosts`.
     pub locked_paths: HashSet<String>,
-    /// Who may use BSS's boot parameters.
+    /// The callers that may use BSS's boot parameters.
     pub bss: BssAuth,
 }
 
-/// Who may read and write boot parameters in BSS's way.
+/// The callers that may read and write boot parameters over BSS's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BssAuth {
     /// Holders of a token with `boot`, as everywhere.
@@ -285,7 +285,7 @@ impl Gate {
         })
     }
 
-    /// Who is asking, if they may ask this.
+    /// The principal of a request, if it may use the route.
     fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Principal, Failure> {
         let Some((verb, context)) = spec.needs(&self.policy) else {
             return match (spec.access, spec.more_for) {
@@ -397,7 +397,7 @@ impl Gate {
                 Err(Failure::new(Code::Unauthenticated, detail)
                     .with_remedy("check the token, or ask for a new one"))
             }
-            // One line per window: a guesser must not fill the log.
+            // One line per window: an attacker must not fill the log.
             count => {
                 if count == FAILURES_ALLOWED + 1
                     && let Some(left_out) = self.failure_lines.permit()
@@ -545,7 +545,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Where browsers behind BSS's gateway carry their token.
+/// The cookie with the token of browsers behind BSS's gateway.
 fn jwt_cookie(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';'));

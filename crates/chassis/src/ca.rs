@@ -49,7 +49,7 @@ const ROOT_PATH_LENGTH: u8 = 1;
 /// Clocks of machines that boot for the first time are often late.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(24);
 
-/// How often the running server looks whether its certificate is due.
+/// Interval between checks whether the server certificate is due for renewal.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_hours(1);
 
 /// The certificate authority of this data directory, and the server certificate in use.
@@ -304,7 +304,7 @@ fn warn_of_old_root(root: &CertificateDer<'_>) {
     }
 }
 
-/// How much life a certificate must have left.
+/// The remaining lifetime below which a certificate is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MinimumValidity {
     AThird,

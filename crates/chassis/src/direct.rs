@@ -51,7 +51,7 @@ pub struct ReadyAnswer {
     pub etag: Option<Arc<str>>,
 }
 
-/// How answers with an `ETag` may be kept: by who asked, who then asks whether it is still the same.
+/// `Cache-Control` of answers with an `ETag`: only the client may store them, and it must revalidate.
 pub const KEPT: &str = "private, no-cache";
 
 /// Answers now or not at all.
@@ -77,7 +77,7 @@ impl Ways {
     }
 }
 
-/// One route's way past the router.
+/// A route that is answered without the router.
 pub(crate) struct Direct {
     path: &'static str,
     /// The path has parameters in it.
@@ -156,7 +156,7 @@ impl Direct {
     }
 
     pub(crate) fn answer(&self, head: &Head<'_>, asked: Instant) -> Option<ReadyAnswer> {
-        // One that panics is asked again by the router, which tells the client and the log.
+        // After a panic the router handles the request again; it reports to client and log.
         let answer = std::panic::catch_unwind(AssertUnwindSafe(|| (self.answer)(head)));
         let ready = answer.ok().flatten()?;
         self.served.increment(1);

@@ -38,13 +38,13 @@ const BATCH: usize = 256;
 /// Events that can be replayed from memory.
 const RING: usize = 4096;
 
-/// How far a live reader may fall behind before it is cut.
+/// The number of events that a live reader may lag before it is disconnected.
 const READER_LAG: usize = 1024;
 
 /// Most events replayed from the store to one reader; who is further behind gets a `reset`.
 const REPLAY_MAX: usize = 20_000;
 
-/// How long a stop waits for the store to take the last events.
+/// Time that a stop waits for the store to accept the last events.
 const FLUSH_AT_STOP: Duration = Duration::from_secs(5);
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ const PRUNE_BATCH: usize = 500;
 #[derive(Debug, Clone)]
 pub struct EventBus(Arc<Bus>);
 
-/// Where a reader was: the id of the last event it saw.
+/// The position of a reader: the id of the last event that it received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventId {
     pub incarnation: String,

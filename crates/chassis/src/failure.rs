@@ -1,4 +1,4 @@
-//! How a [`Problem`] becomes an answer. Handlers return `Result<_, Failure>`.
+//! Turns a [`Problem`] into an HTTP answer. Handlers return `Result<_, Failure>`.
 
 use axum::response::{IntoResponse, Response};
 use hoist_api::{Code, Problem, problem};

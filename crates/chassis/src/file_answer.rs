@@ -44,7 +44,7 @@ pub struct FilePart {
     pub sent: Counter,
 }
 
-/// Where and how an answer is sent.
+/// The connection and the limits of an answer.
 pub(crate) struct Transfer<'a> {
     pub(crate) workers: &'a Handle,
     /// A client that takes nothing for so long is cut.
@@ -200,14 +200,14 @@ async fn send_aside(
     }
 }
 
-/// As much as the socket takes.
+/// Sends as many bytes as the socket accepts.
 fn sendfile(stream: &TcpStream, file: &File, at: u64, length: u64) -> io::Result<u64> {
     let mut offset = at;
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     Ok(rustix::fs::sendfile(stream, file, Some(&mut offset), length)? as u64)
 }
 
-/// Whether the range is in the page cache, as far as a look at some of its pages tells.
+/// Whether the range is in the page cache, estimated from some of its pages.
 fn is_cached(file: &File, range: Range<u64>) -> bool {
     let is_here = |at: u64| {
         let mut byte = [0];

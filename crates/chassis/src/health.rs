@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// Longest time one check may take; one that hangs counts as degraded.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long an answer is good for: the route is open, and asking often must cost the store nothing.
+/// Lifetime of a cached answer: the route is open, and frequent requests must not load the store.
 const FRESH: Duration = Duration::from_millis(500);
 
 /// The result of one check.

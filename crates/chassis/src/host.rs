@@ -65,7 +65,7 @@ impl HostNames {
     }
 }
 
-/// As names are compared: a dot at the end changes nothing.
+/// The form in which names are compared: without a trailing dot.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

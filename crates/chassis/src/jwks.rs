@@ -30,10 +30,10 @@ const MAX_SET_BYTES: usize = 256 * 1024;
 /// Longest time one fetch may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far the issuer's clock may be from ours.
+/// The tolerated difference between the clocks of the issuer and this machine.
 const LEEWAY_SECONDS: u64 = 30;
 
-/// Where keys come from and which tokens are good.
+/// The source of the keys and the tokens that are accepted.
 #[derive(Debug, Clone)]
 pub struct JwksConfig {
     pub source: JwksSource,
@@ -44,7 +44,7 @@ pub struct JwksConfig {
     pub audience: Option<String>,
     /// Tokens must name an issuer and an audience; BSS does not check which.
     pub named: bool,
-    /// How often keys are fetched without being asked.
+    /// Interval between scheduled fetches of the keys.
     pub refresh: Duration,
     /// At most one fetch in this time, however many unknown keys are presented.
     pub refresh_floor: Duration,
@@ -146,7 +146,7 @@ impl Jwks {
         Self { config, keys: ArcSwap::default(), wanted: Notify::new(), changes }
     }
 
-    /// Who the token speaks for. Reads memory only.
+    /// The principal of a token. Reads memory only.
     pub fn check(&self, token: &str) -> Result<Principal, JwtError> {
         let header = decode_header(token).map_err(|_| JwtError::Malformed)?;
         if header.crit.is_some() {
@@ -188,7 +188,7 @@ impl Jwks {
         Ok(Principal::new(Caller::Jwt { subject: claims.sub }, grants).until(expires))
     }
 
-    /// Told whenever keys were fetched.
+    /// Notified after every fetch of the keys.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }

@@ -20,7 +20,7 @@ use crate::tasks::Tasks;
 
 /// Answers that are made or read at once, for each kind of reader.
 const AT_ONCE: usize = 8;
-/// How long a request waits for a permit. Gateways give up after 10 s.
+/// Time that a request waits for a permit. Gateways give up after 10 s.
 const TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a reader may take nothing before its connection is cut. Must be less than [`TIMEOUT`],
 /// so that requests behind idle readers get a permit.
@@ -218,7 +218,7 @@ mod tests {
             assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), PIECE);
         }
         let before = Instant::now();
-        // Who waits for a permit gets it.
+        // A waiting request gets the permit.
         drop(permits.take().await.unwrap());
         assert_eq!(before.elapsed(), GRACE);
         assert!(body.frame().await.unwrap().is_err(), "a part is not taken for the whole");

@@ -55,7 +55,7 @@ pub struct Limits {
     /// Open connections of one address per listener; further ones are closed. Not of this machine
     /// itself, nor of the proxies that are listed.
     pub max_per_address: usize,
-    /// From the first byte wanted to the last header: cuts slow lorises and idle keep-alives.
+    /// Deadline for reading all headers: cuts slow-loris clients and idle keep-alive connections.
     pub header_timeout: Duration,
     pub handshake_timeout: Duration,
     /// All headers of a request, in bytes. At least 8192.
@@ -65,7 +65,7 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// A client that takes nothing for so long is cut.
     pub write_stall: Duration,
-    /// How long a stop waits for running requests.
+    /// Time that a stop waits for running requests.
     pub grace: Duration,
 }
 
@@ -94,7 +94,7 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// An HTTP/2 connection is closed when it had no stream from one look to the next.
 const H2_IDLE: Duration = Duration::from_mins(1);
 
-/// How often an HTTP/2 client is asked whether it is still there.
+/// Interval between keep-alive pings to an HTTP/2 client.
 const H2_PING: Duration = Duration::from_secs(30);
 
 /// Pause after a failed accept: out of file descriptors, most likely.
@@ -106,30 +106,30 @@ const SILENCE: libc::c_int = 1;
 /// An answer that is sent in one piece.
 const SMALL: usize = 2048;
 
-/// What answers requests: the ways past the router first, then the router.
+/// Answers requests: direct routes first, then the router.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) router: Router,
     pub(crate) ways: Ways,
-    /// Where handlers run.
+    /// The runtime of the handlers.
     pub(crate) workers: Handle,
 }
 
 /// Bytes in memory do not need a box around them.
 type Outgoing = Either<Full<Bytes>, Body>;
 
-/// One bound socket. It is closed when the accepting ends, while connections still finish.
+/// One bound socket. It is closed when accepting ends; open connections still finish.
 pub(crate) struct Listener {
     tcp: AsyncFd<TcpListener>,
     host: Arc<Host>,
 }
 
-/// What every connection of a listener shares.
+/// The state that all connections of a listener share.
 pub(crate) struct Host {
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) app: Arc<App>,
     pub(crate) limits: Arc<Limits>,
-    /// As many as there may be connections.
+    /// One permit for each permitted connection.
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) proxies: Arc<Proxies>,

@@ -19,7 +19,7 @@ impl LogLimit {
         Self { period, last: Mutex::new(None), left_out: AtomicU64::new(0) }
     }
 
-    /// One line a second.
+    /// A limit of one line per second.
     pub const fn per_second() -> Self {
         Self::new(Duration::from_secs(1))
     }

@@ -21,7 +21,7 @@ use crate::log_limit::LogLimit;
 use crate::peer::RequestId;
 use crate::route::{Legacy, Template};
 
-/// How often a route is logged that goes on failing in the same way.
+/// Interval between log lines of a route that keeps failing in the same way.
 const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

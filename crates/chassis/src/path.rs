@@ -19,7 +19,7 @@ pub(crate) fn routed(path: &str) -> (GatewayPrefix, &str) {
     }
 }
 
-/// Whether it is one of BSS's.
+/// Whether the path belongs to BSS's API.
 pub(crate) fn is_boot(path: &str) -> bool {
     path.strip_prefix("/boot/v1").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -1,4 +1,4 @@
-//! Where a request came from: request extensions that the listener sets.
+//! The origin of a request: request extensions that the listener sets.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -47,7 +47,7 @@ const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const MAX_REQUEST_ID: usize = 64;
 
 impl Peer {
-    /// From this very machine. An IPv4 address may come wrapped in IPv6.
+    /// Whether the request comes from this machine. An IPv4 address may be mapped to IPv6.
     pub fn is_loopback(&self) -> bool {
         self.addr.ip().to_canonical().is_loopback()
     }
@@ -85,7 +85,7 @@ impl Proxies {
 }
 
 impl GatewayPrefix {
-    /// What `OpenCHAMI`'s gateway puts in front of BSS.
+    /// The path prefix of `OpenCHAMI`'s gateway for BSS.
     pub(crate) const BSS: Self = Self("/apis/bss");
 
     /// Empty, or a path without a slash at its end.
@@ -104,7 +104,7 @@ impl RequestId {
         }))
     }
 
-    /// Whether it is short and plain, so that it can be repeated.
+    /// Whether the value is short and plain, so that an answer may repeat it.
     pub(crate) fn is_plain(offered: &[u8]) -> bool {
         (1..=MAX_REQUEST_ID).contains(&offered.len())
             && offered.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))

@@ -30,7 +30,7 @@ use crate::peer::Peer;
 const MAX_REQUEST: usize = 2048;
 const MAX_FIELDS: usize = 16;
 
-/// What every request on a thread is read into and answered from.
+/// Buffers that all requests of a thread share.
 struct Scratch {
     request: [u8; MAX_REQUEST],
     answer: Vec<u8>,
@@ -46,7 +46,7 @@ thread_local! {
 /// The `Date` of answers, made once a second.
 struct Date(Option<(Instant, String)>);
 
-/// How a connection goes on when it does not go on here.
+/// The reason why this loop stops serving a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PlainEnd {
     /// Closed by either side, or idle for too long.
@@ -55,7 +55,7 @@ pub(crate) enum PlainEnd {
     Slow { rest: Vec<u8>, close: bool },
     /// The request may be for a file.
     File { read: Vec<u8>, close: bool },
-    /// Something was asked that is not answered here.
+    /// A request that this loop does not answer.
     Other(Vec<u8>),
 }
 
@@ -72,10 +72,10 @@ enum Reply {
     Other,
 }
 
-/// What limits a connection.
+/// The limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds<'a> {
-    /// From one answer to the next request.
+    /// Idle time between an answer and the next request.
     pub(crate) idle: Duration,
     /// For the rest of an answer.
     pub(crate) write_stall: Duration,
@@ -308,7 +308,7 @@ fn reply(
     if close { Reply::Close } else { Reply::Keep }
 }
 
-/// What needs no second look in a target.
+/// The characters of a target that need no further checks.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"/?&=%:._~+-".contains(&byte)
 }

@@ -44,7 +44,7 @@ use crate::direct::{Direct, DirectHandler, Head, ReadyAnswer};
 use crate::failure::Failure;
 use crate::path;
 
-/// Who may call a route. Every route has one.
+/// The access class of a route: the callers that may use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessClass {
     /// All callers, always.

@@ -40,17 +40,17 @@ use crate::token::{AdminTokenError, Tokens, ensure_admin_token};
 use crate::validity::Verifier;
 use crate::{admin, compress, openapi, secret, telemetry};
 
-/// How long a start waits for the store to give the tokens; after that only the admin token works
+/// Time that a start waits for the tokens from the store; after that only the admin token works
 /// until the store is back.
 const LOAD_TOKENS: Duration = Duration::from_secs(3);
 
 /// Beyond the grace period, for storing the last events and whatever else ends by itself.
 const LAST_TASKS: Duration = Duration::from_secs(6);
 
-/// How often old audit entries and events are removed.
+/// Interval between removals of old audit entries and events.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
-/// How often the metrics recorder folds its samples.
+/// Interval at which the metrics recorder folds its samples.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// The parts of the chassis that contexts use. Clones share them.
@@ -68,7 +68,7 @@ pub struct Chassis {
     pub proxies: Arc<Proxies>,
 }
 
-/// How long things are kept.
+/// The retention of audit entries and events.
 #[derive(Debug, Clone, Copy)]
 pub struct Retentions {
     pub audit: Retention,
@@ -128,7 +128,7 @@ pub struct RunningServer {
     grace: Duration,
 }
 
-/// How a stop went.
+/// The result of a stop.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct StopReport {
@@ -225,7 +225,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Who may say for whom they ask.
+    /// The proxies that may forward the address of a client.
     #[must_use]
     pub fn proxies(mut self, proxies: Proxies) -> Self {
         self.proxies = proxies;
@@ -589,7 +589,7 @@ mod tests {
     use crate::peer::Peer;
     use hoist_testkit::stores::test_store;
 
-    /// Every route and who may call it. A change here is a change of who gets in: look twice.
+    /// Every route with its access class. A changed line changes access: review it carefully.
     #[tokio::test]
     async fn the_access_class_of_every_route_is_known() {
         let dir = tempfile::tempdir().unwrap();

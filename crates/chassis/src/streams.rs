@@ -141,7 +141,7 @@ pub(crate) fn refused() -> h2::Error {
     h2::Reason::REFUSED_STREAM.into()
 }
 
-/// How far an answer is, told by its body to the task that sends it.
+/// Progress of an answer, reported by its body to the task that sends it.
 #[derive(Debug, Default)]
 struct Progress {
     /// A frame was given out, and no further one was asked for.
@@ -157,7 +157,7 @@ tokio::task_local! {
 #[derive(Clone)]
 pub(crate) struct StreamTasks {
     pub(crate) tracker: TaskTracker,
-    /// How long a stream may take nothing.
+    /// Time that a stream may be stalled.
     pub(crate) stall: Duration,
 }
 
@@ -175,7 +175,7 @@ where
     }
 }
 
-/// A stream that is dropped, and reset by that, when its client takes nothing of its answer.
+/// A stream whose client is stalled is dropped, which resets it.
 struct WatchedTask<F: Future> {
     task: Pin<Box<F>>,
     progress: Arc<Progress>,

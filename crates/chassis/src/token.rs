@@ -33,7 +33,7 @@ use crate::principal::{Caller, Grant, Principal};
 use crate::scan::{ScanStep, walk};
 use crate::secret;
 
-/// What every token of ours starts with, so that secret scanners can find leaked ones.
+/// Prefix of every token, so that secret scanners can find leaked ones.
 const PREFIX: &str = "hoist_";
 
 /// The id of the token in `admin.token`; managed ids are longer.
@@ -123,7 +123,7 @@ impl Tokens {
         }
     }
 
-    /// Who holds `presented`. Reads memory only.
+    /// The principal that holds the token `presented`. Reads memory only.
     pub fn check(&self, presented: &str) -> Result<Principal, TokenError> {
         let rest = presented.strip_prefix(PREFIX).ok_or(TokenError::Foreign)?;
         let (id, secret) = rest.split_once('_').ok_or(TokenError::Foreign)?;
@@ -146,7 +146,7 @@ impl Tokens {
         Ok(known.principal.clone())
     }
 
-    /// Told whenever tokens may have changed.
+    /// Notified whenever tokens may have changed.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }

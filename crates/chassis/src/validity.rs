@@ -1,4 +1,4 @@
-//! Whether the token that a request came with is still good.
+//! Checks that the token of a request is still valid.
 //!
 //! A request is let in once; its answer may go on for days. Guarantees: an answer that is made as
 //! it is read, and a request that waits, end when their token is revoked, has expired, or allows
@@ -27,7 +27,7 @@ use crate::token::{TokenError, Tokens};
 /// The longest time between two readings of the clock, which may be set.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Who knows tokens. Reads memory only.
+/// The sources of valid tokens. Reads memory only.
 #[derive(Debug, Clone)]
 pub(crate) struct Verifier {
     pub(crate) tokens: Arc<Tokens>,

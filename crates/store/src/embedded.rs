@@ -30,7 +30,7 @@ use writer::{OpenFailure, Reply, Request, Work, Writer};
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "hoist.redb";
 
-/// How much history to keep for watches and listings that lag behind. Whichever limit is reached
+/// History limits for watches and listings that lag behind. Whichever limit is reached
 /// first drops the oldest commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
@@ -151,7 +151,7 @@ impl Store for EmbeddedStore {
             ready: Vec::new().into_iter(),
             head: self.inner.writer.head(),
         };
-        // Says `Compacted` now rather than with the first item.
+        // Returns `Compacted` now rather than with the first item.
         self.read(move |txn| tables::check_kept(txn, after)).await?;
         Ok(Watch::immediate(stream::try_unfold(follower, Follower::next)))
     }

@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub trait Follower: Send + Sync {
     type Error: From<StoreError> + Send;
 
-    /// How often a quiet store is asked whether it is still there; `None` to rely on the watch.
+    /// Interval between probes of a quiet store; `None` to rely on the watch.
     const PROBE_EVERY: Option<Duration> = None;
 
     /// The revision to watch from. Must read the records first, unless the view holds them already.

@@ -209,7 +209,7 @@ pub enum StoreError {
     /// Another process holds the embedded file.
     #[error("the data directory is in use by another process: {detail}")]
     InUse { detail: String },
-    /// Never worth another try: a person has to look.
+    /// A retry never helps: an operator must act.
     #[error("the store is damaged: {detail}")]
     Damaged { detail: String },
     /// The address or its credentials are wrong.
@@ -224,7 +224,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The kind of failure, for anyone who asks: names no host, no path and no account.
+    /// The kind of failure in a form for any caller: names no host, no path and no account.
     pub fn public_reason(&self) -> &'static str {
         match self {
             Self::Unavailable { .. } => "the store does not answer",

@@ -25,7 +25,7 @@ use crate::{
 use connection::{Connection, Lent, Pool};
 use tables::Commit;
 
-/// How to reach the database.
+/// Address and credentials of the database.
 #[derive(Clone)]
 pub struct Config {
     /// Prints itself without the password.
@@ -39,7 +39,7 @@ pub struct Config {
     pub retention: Retention,
 }
 
-/// How much history to keep for watches and listings that lag behind.
+/// History limits for watches and listings that lag behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
     /// Changed keys, over all commits.
@@ -277,7 +277,7 @@ async fn listen_once(
             commit.end_leases().await?;
             announce(head, commit.finish(&pool.config().retention).await?);
         }
-        // With or without a notification: check.
+        // Checked with or without a notification.
         let _ = tokio::time::timeout(LOOK_EVERY, told.notified()).await;
     }
 }

@@ -1,4 +1,4 @@
-//! From the text of `--store` to an open store.
+//! Opens the store that a `--store` URL names.
 //!
 //! | text | store |
 //! | --- | --- |
@@ -32,7 +32,7 @@ pub async fn open(address: &str, data_dir: &Path) -> Result<Arc<dyn Store>, Stor
     open_keeping(address, data_dir, HistoryLimits::default()).await
 }
 
-/// How much history an embedded store and `PostgreSQL` keep; etcd has settings of its own.
+/// History limits of embedded stores and `PostgreSQL`; etcd has its own settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistoryLimits {
     /// Changed keys, over all commits.
@@ -80,7 +80,7 @@ pub enum Address {
     Postgres(Box<postgres::Config>),
 }
 
-/// Where a store is, without how to get in.
+/// The location of a store without its credentials.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -20,7 +20,7 @@ use super::tables::{TableError, Tables};
 use crate::txn::Effects;
 use crate::{Compare, Key, LEASES, Lease, Revision, StoreError, lease_key};
 
-/// One thing to do, and where to send the answer.
+/// One job with the channel for its answer.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) work: Work,
@@ -53,10 +53,10 @@ const GROUP: usize = 512;
 /// Pause before an idle writer tries a failing disk again.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// How often the writer looks for leases that ran out when nothing else happens.
+/// Interval between checks for expired leases when the writer is idle.
 const NO_LEASE_WAIT: Duration = Duration::from_hours(1);
 
-/// What happens when the file cannot be opened at the start.
+/// The behaviour if the file cannot be opened at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OpenFailure {
     Report,
@@ -157,7 +157,7 @@ struct WriterState {
     head: watch::Sender<Revision>,
 }
 
-/// How far a failed group got.
+/// The stage at which a group failed.
 enum Stage {
     /// Nothing reached the file.
     Before(TableError),

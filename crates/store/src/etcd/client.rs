@@ -23,7 +23,7 @@ use tonic::{Code, ConnectError, Request, Response, Status, Streaming};
 
 use crate::{PasswordFile, Revision, StoreError};
 
-/// How to reach the cluster.
+/// Addresses and credentials of the cluster.
 #[derive(Clone)]
 pub struct Config {
     /// `host:port`, at least one.
@@ -80,7 +80,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An open watch: what the member tells, and how to ask it for its progress.
+/// An open watch: the messages of the member, and a sender for progress requests.
 pub(super) struct WatchConnection {
     pub(super) events: Streaming<pb::WatchResponse>,
     requests: mpsc::Sender<RequestUnion>,

@@ -17,13 +17,13 @@ use super::layout::{PendingTransaction, State, one, revision};
 use super::{BUSY_TIMEOUT, Inner};
 use crate::{Batch, Change, Key, Prefix, Revision, StoreError, WatchProgress};
 
-/// How often a member is asked whether it has sent everything.
+/// Interval between progress requests to a member.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// A member that does not answer that for this long hangs; the next watch asks another member.
 const SILENT_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long the server may take to confirm a watch.
+/// Deadline for the server to confirm a watch.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(4);
 
 pub(super) struct Follower {

@@ -27,7 +27,7 @@ use super::{BUSY_TIMEOUT, BUSY_WAIT, Inner};
 use crate::txn::Effects;
 use crate::{Compare, Key, Prefix, Revision, StoreError};
 
-/// How long a dead writer blocks the others. Renewed while staging goes on.
+/// Lease of a large transaction: the time that a dead writer blocks others. Renewed while staging.
 const PREPARE_TTL: Duration = Duration::from_secs(5);
 
 /// Concurrent requests while staging or applying; etcd syncs them to disk together.
@@ -289,7 +289,7 @@ impl Inner {
         }
     }
 
-    /// Waits for, or finishes, the large transaction that stands in the way.
+    /// Waits for, or completes, the pending large transaction.
     pub(super) async fn settle(
         &self,
         found: &KeyValue,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Key, Record, Revision, Span, StoreError};
 
-/// Where everything is, for one prefix.
+/// The keys of one prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     root: String,

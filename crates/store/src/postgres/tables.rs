@@ -58,7 +58,7 @@ insert into meta (format, revision, floor, changes) values (1, 0, 0, 0) on confl
 const MAX_KEYS: usize = 2_000;
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// History is trimmed once in so many commits, and at most so many rows at once.
+/// History is trimmed once per this many commits, in batches of at most this many rows.
 const TRIM_EVERY: i64 = 64;
 const TRIM_ROWS: i64 = 20_000;
 
@@ -384,7 +384,7 @@ pub(super) async fn renew(connection: &mut Connection, lease: &Lease) -> Result<
     }
 }
 
-/// Whether some lease has run out and still has its record.
+/// Whether an expired lease still has its record.
 pub(super) async fn leases_ended(connection: &mut Connection) -> Result<bool, StoreError> {
     let sql = "select exists (select from leases where expires_at <= clock_timestamp())";
     Ok(connection.query_one(sql, &[]).await?.get(0))
