@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::{MAX_JOBS, MAX_MEMORY, Orders, WorkId, WorkResult, WorkerReport};
 use crate::drive::{Executor, Journal};
-use crate::execute::{DryRunResult, Job, JobKind, JobOutcome, Outputs};
+use crate::execute::{DryRunResult, Job, JobKind, JobOutcome, Outputs, PredictionError};
 use crate::journal::JournalError;
 use crate::plan::{Plan, StepId};
 use crate::record::{End, Record, attempt_id};
@@ -474,7 +474,7 @@ impl Machine {
             self.kill.insert(id.clone());
             if let Some(Connection { predicted: Some(predicted), .. }) = runs.get(id.run()) {
                 // The receiver is gone if the dry run timed out.
-                let _ = predicted.send((work.number, Err(reason.to_owned())));
+                let _ = predicted.send((work.number, Err(PredictionError(reason.to_owned()))));
             }
             tell(runs, &id, work.give_up_event(reason.to_owned()));
         }
