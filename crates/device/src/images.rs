@@ -136,6 +136,11 @@ pub enum ImageError {
     Overflow { room: u64 },
     #[error("the unpacked image has {is} bytes instead of {wanted}")]
     Size { wanted: u64, is: u64 },
+    #[error(
+        "the unpacked image has {is} bytes, but its ext file system {wanted}: the image is truncated; \
+         build or copy it again"
+    )]
+    Truncated { wanted: u64, is: u64 },
     #[error("the image has the digest {is} instead of {wanted}; check the image and the document")]
     Digest { wanted: Digest, is: Digest },
     #[error(
@@ -196,7 +201,7 @@ impl ImageError {
             Self::Size { .. } | Self::Digest { .. } | Self::UnpackedDigest { .. } => {
                 Some(Code::WrongContent)
             }
-            Self::Chunk { .. } | Self::Unpack(_) => Some(Code::Damaged),
+            Self::Chunk { .. } | Self::Truncated { .. } | Self::Unpack(_) => Some(Code::Damaged),
             Self::Endless => Some(Code::Missing),
             Self::Qcow2(error) if error.is_damage() => Some(Code::Damaged),
             Self::Format(_) | Self::Window { .. } | Self::TooLong { .. } | Self::Qcow2(_) => {

@@ -83,6 +83,21 @@ pub(super) fn footer(last: &[u8]) -> Option<ForeignFormat> {
     footer.starts_with(VHD).then_some(ForeignFormat { name: "VHD", remedy: CONVERT })
 }
 
+/// The size that the ext file system in these first bytes of an image has. A packed image that is cut
+/// between two frames or members is a complete stream, and only this shows that it is truncated.
+pub(super) fn ext_size(first: &[u8]) -> Option<u64> {
+    const SUPERBLOCK: std::ops::Range<usize> = 1024..2048;
+    const HAS_64_BITS: u32 = 0x80;
+    let block = first.get(SUPERBLOCK)?;
+    let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("4 bytes"));
+    if block[56..58] != [0x53, 0xef] {
+        return None;
+    }
+    let high = if word(96) & HAS_64_BITS == 0 { 0 } else { u64::from(word(336)) };
+    let block_size = 1024_u64.checked_shl(word(24)).filter(|_| word(24) <= 6)?;
+    (high << 32 | u64::from(word(4))).checked_mul(block_size)
+}
+
 /// Whether these bytes are the header of a tar archive from before the magic bytes: its checksum
 /// counts the own field as blanks.
 fn is_old_tar(first: &[u8]) -> bool {
@@ -160,6 +175,23 @@ mod tests {
         assert_eq!(foreign(&header).map(|found| found.name), Some("a tar archive"));
         header[0] += 1;
         assert_eq!(foreign(&header), None, "the checksum differs");
+    }
+
+    #[test]
+    fn ext_superblock_tells_the_size() {
+        let mut first = vec![0; 2048];
+        let mut set = |at: usize, value: u32| {
+            first[1024 + at..1028 + at].copy_from_slice(&value.to_le_bytes());
+            ext_size(&first)
+        };
+        assert_eq!(set(4, 3), None, "it has no magic bytes");
+        assert_eq!(set(56, 0xef53), Some(3 * 1024));
+        assert_eq!(set(24, 2), Some(3 * 4096));
+        assert_eq!(set(336, 1), Some(3 * 4096), "these bytes are of something else");
+        assert_eq!(set(96, 0x80), Some(((1 << 32) + 3) * 4096));
+        assert_eq!(set(336, u32::MAX), None, "no disk has this size");
+        assert_eq!(set(24, 64), None, "no block has this size");
+        assert_eq!(ext_size(&[0x53; 2047]), None);
     }
 
     #[test]

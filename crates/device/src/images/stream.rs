@@ -185,7 +185,7 @@ fn unpack(
                 let _ = jobs.send(job);
             }
             if length < want {
-                break check_whole(image, done, last, hash).map(|()| first);
+                break check_whole(image, done, (&first, last), hash).map(|()| first);
             }
             if context.has_failed() {
                 return Ok(first);
@@ -199,15 +199,19 @@ fn unpack(
     }
 }
 
-/// Checks a completely unpacked image: its size, the format that its last bytes show, and its digest.
+/// Checks a completely unpacked image: its size, the formats that its first and last bytes show, and
+/// its digest.
 fn check_whole(
     image: &Stream<'_>,
     is: u64,
-    last: Option<ForeignFormat>,
+    (first, last): (&[u8], Option<ForeignFormat>),
     hash: Option<(Digest, Sha256)>,
 ) -> Result<(), ImageError> {
     if let Some(wanted) = image.size.filter(|wanted| *wanted != is) {
         return Err(ImageError::Size { wanted, is });
+    }
+    if let Some(wanted) = format::ext_size(first).filter(|wanted| *wanted > is) {
+        return Err(ImageError::Truncated { wanted, is });
     }
     if let Some(format) = last {
         return Err(format.into());

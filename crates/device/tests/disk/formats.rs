@@ -8,7 +8,7 @@ use hoist_device::{GuardedIo, Identity, Ranges, RunInputs, images, observe};
 use hoist_provision::diagnostic::Code;
 use hoist_provision::digest::Digest;
 use hoist_provision::document::{Compression, Document};
-use hoist_provision::manifest::Manifest;
+use hoist_provision::manifest::{ChunkKind, Manifest};
 use hoist_provision::plan;
 use hoist_testkit::loop_disk::run;
 
@@ -210,4 +210,83 @@ fn unpacked_image_must_have_its_declared_digest() {
     machine.add("sda", 512, &vec![0; DISK]);
     machine.apply(&asked(Digest::of(&image()))).expect("nothing is wrong");
     assert!(machine.bytes("sda")[MIB..].starts_with(&image()));
+}
+
+/// A complete stream of many frames, and the same without the last of them.
+fn whole_and_cut(image: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let mut whole = Vec::new();
+    let manifest = pack(image, &mut whole, 1).expect("it is memory");
+    let starts = manifest.chunks.iter().filter_map(|chunk| match chunk.kind {
+        ChunkKind::Data { at, .. } if at > 0 => Some(at),
+        _ => None,
+    });
+    let frame = usize::try_from(starts.last().expect("a second frame")).expect("it is small");
+    let cut = whole[..frame].to_vec();
+    let unpacked = zstd::decode_all(&cut[..]).expect("a complete stream");
+    assert!(unpacked.len() < image.len() && image.starts_with(&unpacked));
+    (whole, cut)
+}
+
+#[test]
+fn image_cut_between_frames_is_refused_by_size_and_digest() {
+    let machine = machine();
+    let image = image();
+    let (whole, cut) = whole_and_cut(&image);
+    let servers = [&cut, &whole].map(|bytes| Server::start(bytes, &[Answer::Good]));
+    let packed = Digest::of(&whole);
+    let unpacked = Digest::of(&image);
+    let size = image.len();
+    for (more, reason) in [
+        (format!(", size: {size} B"), "bytes instead of"),
+        (format!(", digest: '{packed}'"), "the image has the digest"),
+        (format!(", unpacked_digest: '{unpacked}'"), "the unpacked image has the digest"),
+    ] {
+        machine.add("sda", 512, &vec![0; DISK]);
+        let error = machine.apply(&wanted(&servers[0].url, &more)).expect_err(reason);
+        assert_eq!(error.code().0, "wrong-content", "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+        assert!(machine.bytes("sda")[MIB..2 * MIB].iter().all(|byte| *byte == 0), "{reason}");
+        machine.add("sda", 512, &vec![0; DISK]);
+        machine.apply(&wanted(&servers[1].url, &more)).expect("nothing is wrong");
+        assert!(machine.bytes("sda")[MIB..].starts_with(&image));
+    }
+}
+
+#[test]
+fn plan_warns_of_a_packed_image_without_digest() {
+    let machine = machine();
+    let (_, cut) = whole_and_cut(&image());
+    let server = Server::start(&cut, &[Answer::Good]);
+    let warning = |more: &str| {
+        let plan = machine.decide(&wanted(&server.url, more)).to_string();
+        let line = plan.lines().find(|line| line.starts_with("warning: images.root has no"));
+        line.unwrap_or_default().to_owned()
+    };
+    let unchecked = warning("");
+    assert!(unchecked.contains("no `digest` and no `size`"), "{unchecked}");
+    assert!(unchecked.contains("also when it is truncated"), "{unchecked}");
+    let sized = warning(", size: 14 MiB");
+    assert!(sized.contains("no `digest`: its content") && !sized.contains("truncated"), "{sized}");
+    assert_eq!(warning(&format!(", unpacked_digest: '{}'", Digest::of(b"x"))), "");
+}
+
+#[test]
+fn ext_image_cut_between_frames_is_refused_by_its_superblock() {
+    let machine = machine();
+    let path = machine.path("root.ext4");
+    let file = fs_err::File::create(&path).expect("created");
+    file.set_len(14 * MIB as u64).expect("it has a size");
+    run(Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).arg(&path));
+    let mut image = fs_err::read(&path).expect("it is there");
+    image[13 * MIB..].fill(9);
+    let (whole, cut) = whole_and_cut(&image);
+    let server = Server::start(&cut, &[Answer::Good]);
+    let error = machine.apply(&wanted(&server.url, "")).expect_err("it is truncated");
+    assert_eq!(error.code().0, "damaged", "{error}");
+    assert!(error.to_string().contains("but its ext file system 14680064"), "{error}");
+    assert!(machine.bytes("sda")[MIB..2 * MIB].iter().all(|byte| *byte == 0));
+    let server = Server::start(&whole, &[Answer::Good]);
+    machine.add("sda", 512, &vec![0; DISK]);
+    machine.apply(&wanted(&server.url, "")).expect("nothing is wrong");
+    assert!(machine.bytes("sda")[MIB..].starts_with(&image));
 }

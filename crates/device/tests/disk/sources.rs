@@ -11,6 +11,7 @@ use hoist_device::images::{Notices, WaitNotice};
 use hoist_device::observe::{SourceTimeout, observe_until};
 use hoist_engine::action::Cancel;
 use hoist_provision::diagnostic::Code;
+use hoist_provision::digest::Digest;
 use hoist_provision::document::Document;
 use hoist_provision::plan::{self, ProvisionPlan};
 use parking_lot::Mutex;
@@ -73,6 +74,54 @@ fn nothing_is_written_before_every_source_answers() {
         assert_eq!(found[0].code, Code::Unreachable, "{error}");
         assert!(machine.bytes("sda").iter().all(|byte| *byte == 0), "nothing was written");
     }
+}
+
+#[test]
+fn nothing_is_written_before_the_boot_files_answer() {
+    let machine = machine();
+    fs_err::create_dir_all(machine.path("sys/firmware/efi")).expect("created");
+    let kernel = b"kernel";
+    let good = Server::start(kernel, &[Answer::Good; 8]);
+    let image = vec![5; 2 * MIB];
+    let root = Server::start(&image, &[Answer::Good]);
+    let digest = Digest::of(kernel);
+    let asked = |kernel: &str, initrd: &str| {
+        let source = |url: &str| format!("{{sources: ['{url}'], digest: '{digest}'}}");
+        document(&format!(
+            "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-000000000411\nsections:\n  node: {{id: n1}}\n  \
+             disks: {{os: {{match: {{serial: S-sda}}, wipe: any}}}}\n  storage:\n  \
+             - part: {{id: esp, on: os, size: 64 MiB, role: esp}}\n  \
+             - fs: {{id: esp-fs, on: esp, kind: vfat, label: ESP}}\n  \
+             - part: {{id: root, on: os, size: 8 MiB}}\n  \
+             - fs: {{id: root-fs, on: root, kind: ext4, mount: /}}\n  \
+             images:\n    root: {{sources: ['{}'], target: root-fs}}\n  \
+             boot:\n    firmware: uefi\n    loader: systemd_boot\n    kernel_args: [quiet]\n    \
+             files:\n      kernel: {}\n      initrd: {}\n      loader: {}\n",
+            root.url,
+            source(kernel),
+            source(initrd),
+            source(&good.url)
+        ))
+    };
+    machine.add("sda", 512, &vec![0; 96 * MIB]);
+    let gone = closed();
+    for (kernel, initrd) in [(&gone, &good.url), (&good.url, &gone)] {
+        let document = asked(kernel, initrd);
+        let plan = machine.decide(&document);
+        let shown = plan.to_string();
+        let warning = "warning: boot.files: cannot fetch `http://127.0.0.1";
+        assert!(shown.contains(warning) && !shown.contains("secret"), "{shown}");
+        let error = apply(&machine, &document, &plan).expect("a boot file is missing");
+        let ApplyError::Refused(found) = &error else { panic!("{error:?}") };
+        assert_eq!(
+            (found[0].code, found[0].diagnostic.at.as_str()),
+            (Code::Unreachable, "boot.files")
+        );
+        assert!(machine.bytes("sda").iter().all(|byte| *byte == 0), "nothing was written");
+    }
+    // With an answer, the same document is no longer refused for it.
+    let plan = machine.decide(&asked(&good.url, &good.url));
+    assert!(plan.unanswered.is_empty(), "{plan}");
 }
 
 #[test]

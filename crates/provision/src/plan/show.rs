@@ -202,7 +202,14 @@ fn unchecked(step: &StepView<'_>) -> Option<String> {
     let has_digest = ["digest", "unpacked_digest"].iter().any(|field| !input[*field].is_null());
     let is_unchecked = !has_digest && sources.iter().any(is_far);
     let id = input["image"].as_str().filter(|_| is_unchecked)?;
-    Some(format!("images.{id} has no `digest`: its content is written unchecked"))
+    Some(if input["size"].is_null() {
+        format!(
+            "images.{id} has no `digest` and no `size`: its content is written unchecked, also when \
+             it is truncated"
+        )
+    } else {
+        format!("images.{id} has no `digest`: its content is written unchecked")
+    })
 }
 
 impl Display for FileChange {
