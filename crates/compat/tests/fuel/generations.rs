@@ -374,6 +374,33 @@ fn dependency_entries_are_read_as_fuel_read_them() {
     assert_eq!(file["tasks"]["b"]["needs"], json!([{"task": "a", "on": "x"}]));
 }
 
+/// The task file as PyYAML reads it.
+fn read_by_pyyaml(import: &Import) -> Value {
+    let read = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
+    let mut python = std::process::Command::new("python3")
+        .args(["-c", read])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 of the test setup");
+    let mut stdin = python.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut stdin, import.text.as_bytes()).expect("python3 reads");
+    drop(stdin);
+    let output = python.wait_with_output().expect("python3 ends");
+    assert!(output.status.success(), "PyYAML reads it:\n{}", import.text);
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn corpus_graphs_are_plain_yaml_for_other_readers() {
+    for graph in ["default", "provision", "net-verification", "deletion"] {
+        let import = crate::import::imported(graph);
+        let theirs = read_by_pyyaml(&import);
+        assert!(theirs == value(&import), "{graph}: PyYAML reads other values");
+        assert!(theirs["tasks"].as_object().is_some_and(|tasks| !tasks.is_empty()), "{graph}");
+    }
+}
+
 #[test]
 fn written_file_is_plain_yaml_for_other_readers() {
     let id = "Set up / now";
@@ -396,19 +423,7 @@ fn written_file_is_plain_yaml_for_other_readers() {
     let told: Vec<String> = import.diagnostics.iter().map(ToString::to_string).collect();
     let renamed = "a task file has no task of this name; it is `Set-up---now` there";
     assert!(told.iter().any(|line| line.contains(renamed)), "{told:#?}");
-    let read = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
-    let mut python = std::process::Command::new("python3")
-        .args(["-c", read])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("python3 of the test setup");
-    let mut stdin = python.stdin.take().expect("a pipe");
-    std::io::Write::write_all(&mut stdin, import.text.as_bytes()).expect("python3 reads");
-    drop(stdin);
-    let output = python.wait_with_output().expect("python3 ends");
-    assert!(output.status.success(), "PyYAML reads it:\n{}", import.text);
-    let theirs: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let theirs = read_by_pyyaml(&import);
     assert_eq!(theirs, value(&import));
     let tasks = &theirs["tasks"];
     assert_eq!(tasks["Set-up---now"]["on"], "on or no");
