@@ -104,7 +104,17 @@ fn described(sys: &Path, name: &str) -> io::Result<Holder> {
     } else {
         Kind::Other
     };
-    Ok(Holder { kernel_name: name.to_owned(), kind, below: entries(&dir.join("slaves"))? })
+    let mut below = entries(&dir.join("slaves"))?;
+    // An array of firmware RAID and its container have the same disks.
+    below.extend(value("md/metadata_version").as_deref().and_then(container));
+    Ok(Holder { kernel_name: name.to_owned(), kind, below })
+}
+
+/// The container of an array of firmware RAID, from `external:/md127/0`, or `external:-md127/0` while
+/// the array is read-only. A container has `external:imsm` or `external:ddf`.
+fn container(version: &str) -> Option<String> {
+    let member = version.strip_prefix("external:")?.strip_prefix(['/', '-'])?;
+    Some(member.split_once('/')?.0.to_owned())
 }
 
 /// The names in a directory, in order. A missing directory has none.
@@ -298,6 +308,28 @@ mod tests {
         let found = holders_in(sys.path(), &legs[..1]).expect("it can be read");
         let said = reaches_out(&found, &legs[..1]).expect("it does").to_string();
         assert!(said.starts_with("`md127` also uses `sdb2`"), "{said}");
+    }
+
+    #[test]
+    fn array_of_firmware_raid_comes_before_its_container() {
+        let disks: &[&str] = &["sda", "sdb"];
+        let sys = sys(&[("sda", &[]), ("sdb", &[]), ("md0", disks), ("md126", disks)]);
+        let devices = owned(disks);
+        for member in ["external:/md0/0", "external:-md0/0"] {
+            let write = |name: &str, version: &str| {
+                let file = sys.path().join(name).join("md/metadata_version");
+                fs_err::write(file, format!("{version}\n")).expect("written");
+            };
+            write("md0", "external:imsm");
+            write("md126", member);
+            let found = holders_in(sys.path(), &devices).expect("it can be read");
+            let names: Vec<_> = found.iter().map(|one| one.kernel_name.as_str()).collect();
+            assert_eq!(names, ["md126", "md0"], "{member}");
+            assert!(reaches_out(&found, &devices).is_none());
+        }
+        for version in ["1.2", "external:imsm", "external:", "external:/md0"] {
+            assert_eq!(container(version), None);
+        }
     }
 
     #[test]

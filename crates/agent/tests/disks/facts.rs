@@ -210,7 +210,9 @@ fn array_of_firmware_raid_is_refused_and_its_disks_are_named() {
     let facts = machine("uefi", &json!([disk("sda", &leg), disk("sdb", &leg)]));
     let refused = plan(&nailgun(&json!([array])), &facts, &["--node", "n1"]);
     assert_eq!(refused.code, 3, "{}", refused.err);
-    assert!(refused.err.contains("turn firmware RAID off"), "{}", refused.err);
+    for text in ["turn firmware RAID off", "`sda` differs in", "`sdb` differs in"] {
+        assert!(refused.err.contains(text), "{text}: {}", refused.err);
+    }
     // Its disks are written only if all of them are named with `wipe`.
     let mut document = native();
     let refused = plan(&document, &facts, &[]);
