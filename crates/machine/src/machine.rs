@@ -48,8 +48,9 @@ pub struct Hardware {
     /// The second boot device.
     pub disk: Option<Disk>,
     /// The file of the variables of UEFI firmware, made when it is missing. Machines that use one
-    /// disk after each other share it, as a real machine keeps its chip. Without a file the
-    /// variables last as long as the machine, also while its power is off.
+    /// disk after each other share it, as a real machine keeps its chip. With `None`, the machine
+    /// has one file of its own, `vars.fd`, which it keeps over all of its power cycles and removes
+    /// when it is dropped.
     pub variables: Option<PathBuf>,
 }
 
@@ -306,5 +307,38 @@ impl Permit {
             }
             std::thread::sleep(LOOK_EVERY);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_keeps_its_variables_over_power_cycles() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = dir.path().join("other.fd");
+        for variables in [None, Some(other.clone())] {
+            let hardware = Hardware {
+                firmware: Firmware::Uefi,
+                mac: "52:54:00:00:00:01".to_owned(),
+                boot_url: "http://127.0.0.1/".to_owned(),
+                disk: None,
+                variables,
+            };
+            // Each time that the machine is switched on, it has a command of its own.
+            let chip = || {
+                let console = dir.path().join("console");
+                let command = command(&hardware, dir.path(), &console).unwrap();
+                let arguments = command.get_args().map(|word| word.to_str().unwrap().to_owned());
+                let chip = arguments.into_iter().find(|word| word.contains("unit=1"));
+                PathBuf::from(chip.unwrap().split_once("file=").unwrap().1)
+            };
+            let first = chip();
+            variables::add(&first, &[("BootOrder", vec![1, 0])]).unwrap();
+            assert_eq!(chip(), first);
+            assert_eq!(variables::read(&first).unwrap()["BootOrder"], [1, 0]);
+        }
+        assert!(other.exists() && dir.path().join("vars.fd").exists());
     }
 }
