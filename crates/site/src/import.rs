@@ -189,8 +189,7 @@ impl Importer {
         loop {
             if self.0.registry.contact().connected {
                 match self.cycle(commit.as_ref()).await {
-                    Ok(report) => report.log(self.0.source.name()),
-                    Err(ImportError::Elsewhere) => {}
+                    Ok(_) | Err(ImportError::Elsewhere) => {}
                     Err(error) => {
                         metrics::counter!("hoist_import_failures_total").increment(1);
                         tracing::warn!(
@@ -236,6 +235,7 @@ impl Importer {
         let mut progress = self.0.progress.lock();
         match &outcome {
             Ok(report) => {
+                report.log(self.0.source.name());
                 let last = Some(report.clone());
                 let success = Some(Timestamp::now());
                 *progress = Progress { last, success, error: None };

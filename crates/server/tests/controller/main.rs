@@ -10,6 +10,7 @@ mod filled_site;
 mod fixtures;
 mod hsm;
 mod inventory;
+mod log;
 mod metadata;
 mod provision;
 mod site;

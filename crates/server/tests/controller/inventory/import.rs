@@ -1,11 +1,13 @@
 //! Importing from an SMD, on its good and on its bad days.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use hoist_server::inventory::SourceConfig;
 use hoist_testkit::smd::{Collection, Mode, Smd, SmdSet};
 use serde_json::{Value, json};
 
+use crate::log::LOG;
 use crate::site::{NODES, Site, mac, names, with};
 
 const REFRESH: &str = "/inventory/v1/refresh";
@@ -124,6 +126,42 @@ async fn failing_source_changes_nothing() {
     site.ask("POST", REFRESH).send().await.problem(502, "source-failed");
     assert_eq!(site.controller.registry().roster().len(), 20);
     site.stop().await;
+}
+
+#[tokio::test]
+async fn imports_on_demand_are_logged_once_with_counts() {
+    // A number of nodes that no other test has.
+    const COUNT: u32 = 37;
+    LazyLock::force(&LOG);
+    let smd = Smd::start(SmdSet::synthetic(COUNT)).await;
+    let site = Site::start_with(|config| config.source = Some(source(&smd))).await;
+    let first =
+        |answer: &crate::site::Answer| answer.json()["source"]["last_report"]["added"] == COUNT;
+    site.eventually(STATUS, first).await;
+    let edit = |count: u32| {
+        smd.edit(|set| {
+            (0..count).for_each(|n| set.component(n)["Role"] = format!("R{count}").into());
+        });
+    };
+    edit(1);
+    refresh(&site).await;
+    edit(2);
+    site.ask("POST", &format!("{REFRESH}?force=1")).send().await.expect(200);
+    edit(3);
+    site.post("/inventory/v1/import", &json!({"url": smd.url()})).await.expect(200);
+    let log = LOG.text();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("nodes imported")).collect();
+    for counts in [
+        "added=37 changed=0 unchanged=0",
+        "added=0 changed=1 unchanged=36",
+        "added=0 changed=2 unchanged=35",
+        "added=0 changed=3 unchanged=34",
+    ] {
+        let count = lines.iter().filter(|line| line.contains(counts)).count();
+        assert_eq!(count, 1, "{counts} in {lines:#?}");
+    }
+    site.stop().await;
+    smd.stop().await;
 }
 
 #[tokio::test]

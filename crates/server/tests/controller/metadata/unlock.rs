@@ -1,7 +1,6 @@
 //! Secrets, only for clients that prove to be the node.
 
-use std::io;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine as _;
@@ -11,12 +10,11 @@ use hoist_model::NodeId;
 use hoist_server::controller::Config;
 use hoist_store::Prefix;
 use hoist_testkit::etcd::EtcdServer;
-use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
-use tracing_subscriber::filter::LevelFilter;
 
+use crate::log::LOG;
 use crate::metadata::{DOCUMENTS, ask, id, key, metric, seed, site, spec};
 use crate::site::{Answer, Site, client_trusting, document, mac};
 
@@ -24,37 +22,6 @@ const DOCUMENTS_PATH: &str = "/provision/v1/agent/documents";
 
 /// No log, event, audit entry, seed or preview may hold these.
 const SECRETS: [&str; 2] = ["hunter2-in-a-file", "hunter2-in-a-variable"];
-
-/// Everything that any test of this program logs.
-static LOG: LazyLock<Log> = LazyLock::new(|| {
-    let log = Log::default();
-    let writer = log.clone();
-    tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::DEBUG)
-        .with_writer(move || writer.clone())
-        .init();
-    log
-});
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock()).into_owned()
-    }
-}
 
 fn secured(config: &mut Config) {
     config.tls_listen = Some(([127, 0, 0, 1], 0).into());
