@@ -201,6 +201,8 @@ impl Watcher {
             return None;
         }
         let stopping = self.inventory.chassis.tasks.stopping().clone();
+        // Silent changes must not put the bookmark off.
+        let bookmark_due = tokio::time::Instant::now() + BOOKMARK_EVERY;
         loop {
             if stopping.is_cancelled() {
                 return Some(self.finish());
@@ -218,14 +220,17 @@ impl Watcher {
                 }
                 if self.pending.is_empty() {
                     self.seen = self.until;
-                    return Some(vec![self.bookmark()]);
+                    if !self.is_partial {
+                        return Some(vec![self.bookmark()]);
+                    }
                 }
             }
             if !self.pending.is_empty() {
                 let Some(mut lines) = self.take(&roster, CHUNK) else {
                     return Some(self.finish());
                 };
-                if self.pending.is_empty() {
+                // A bookmark alone would tell a partial watch of every change of other nodes.
+                if self.pending.is_empty() && !(self.is_partial && lines.is_empty()) {
                     lines.push(self.bookmark());
                 }
                 if lines.is_empty() {
@@ -236,7 +241,7 @@ impl Watcher {
             tokio::select! {
                 () = stopping.cancelled() => return Some(self.finish()),
                 changed = self.changes.changed() => if changed.is_err() { return None },
-                () = tokio::time::sleep(BOOKMARK_EVERY) => {
+                () = tokio::time::sleep_until(bookmark_due) => {
                     return Some(vec![self.bookmark()]);
                 }
             }

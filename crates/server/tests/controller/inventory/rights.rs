@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::inventory::watch::Stream;
 use crate::site::{APPLY, Answer, NODES, Site, document, id, lines, mac, spec, with};
 
 const DELETE: &str = "/inventory/v1/delete";
@@ -362,6 +363,7 @@ async fn limited_watch_tells_no_ids_of_other_nodes() {
     let (mine, _) = of("mine").await;
     let (hidden, node) = of("hidden").await;
     let since = site.revision();
+    let mut watch = Stream::open_as(&site, &token, "").await;
     site.put(&format!("{NODES}/{hidden}"), &with(node, &json!({"role": "x"}))).await.expect(200);
     site.delete(&format!("{NODES}/{hidden}")).await.expect(200);
     let moved = with(spec(1), &json!({"partition": "default"}));
@@ -371,6 +373,10 @@ async fn limited_watch_tells_no_ids_of_other_nodes() {
     assert!(!batch.text().contains(&hidden), "{}", batch.text());
     let told = batch.json()["lines"].clone();
     assert_eq!((told.as_array().unwrap().len(), &told[0]["id"]), (1, &json!(mine)), "{told}");
+    // A bookmark for each foreign change would tell of them.
+    assert_eq!(watch.next().await, Some(told[0].clone()));
+    assert_eq!(watch.batch().await, (vec![], site.revision()));
+    drop(watch);
     site.stop().await;
 }
 

@@ -18,7 +18,12 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) async fn open(site: &Site, query: &str) -> Self {
-        let response = site.ask("GET", &format!("{NODES}?watch=1{query}")).open().await;
+        Self::open_as(site, &site.admin, query).await
+    }
+
+    pub(crate) async fn open_as(site: &Site, token: &str, query: &str) -> Self {
+        let ask = site.ask_as(token, "GET", &format!("{NODES}?watch=1{query}"));
+        let response = ask.open().await;
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], crate::site::NDJSON);
         Self { response, text: Vec::new() }
@@ -142,14 +147,39 @@ async fn watch_of_a_selector_is_silent_about_other_nodes() {
     put(&site, 2, &json!({"labels": {"rack": "9"}})).await;
     site.delete(&format!("{NODES}/{}", id(&other))).await.expect(200);
     put(&site, 3, &json!({})).await;
+    let group = "/inventory/v1/groups/default/other";
+    site.put(group, &json!({"description": "x"})).await.expect(200);
     site.get(&format!("{NODES}?{selector}&since={since}")).await.expect(304);
     let known = site.ask("GET", &format!("{NODES}?{selector}"));
     known.header("if-none-match", &listing.tag()).send().await.expect(304);
     put(&site, 1, &json!({"labels": {"rack": "7"}, "role": "Compute"})).await;
-    let line = stream.change().await;
+    let line = stream.next().await.expect("the first line, without a bookmark before it");
     assert_eq!((&line["type"], &line["node"]["id"]), (&json!("put"), &mine["id"]), "{line}");
+    assert_eq!(stream.batch().await, (vec![], site.revision()));
     let known = site.ask("GET", &format!("{NODES}?{selector}"));
     known.header("if-none-match", &listing.tag()).send().await.expect(200);
+    drop(stream);
+    site.stop().await;
+}
+
+/// The bookmark comes at its time although foreign changes wake the watch again and again.
+#[tokio::test]
+async fn watch_of_a_selector_has_bookmarks_among_foreign_changes() {
+    let site = Site::start().await;
+    let mut stream = Stream::open(&site, "&selector=label:rack%3D7").await;
+    let before = site.revision();
+    let changes = async {
+        for round in 0.. {
+            put(&site, 2, &json!({"labels": {"round": round.to_string()}})).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    tokio::select! {
+        () = changes => {}
+        (lines, revision) = stream.batch() => {
+            assert!(lines.is_empty() && revision > before + 10, "{lines:?} {revision}");
+        }
+    }
     drop(stream);
     site.stop().await;
 }
