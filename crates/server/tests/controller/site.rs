@@ -218,6 +218,13 @@ impl Site {
         .await
     }
 
+    /// Waits until this gauge without labels has the value. All controllers of the process set it.
+    pub(crate) async fn measures(&self, gauge: &str, value: &str) {
+        let line = format!("{gauge} {value}");
+        let has = |answer: &Answer| answer.text().lines().any(|at| at == line);
+        self.eventually("/metrics", has).await;
+    }
+
     /// Stops and makes sure that nothing was cut and nothing panicked behind.
     pub(crate) async fn stop(self) -> (TempDir, Config) {
         drop(self.client);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hoist_server::inventory::SourceConfig;
 use hoist_site::last_good;
 use hoist_testkit::etcd::EtcdServer;
@@ -10,7 +12,7 @@ use hoist_testkit::smd::{Mode, Smd, SmdSet};
 use hoist_testkit::{eventually, eventually_async};
 use serde_json::json;
 
-use crate::site::{NODES, Site, mac, node};
+use crate::site::{NODES, Site, mac, node, plain_client};
 
 const SCRIPT: &str = "/boot/v1/bootscript";
 
@@ -75,12 +77,7 @@ async fn first_start_without_the_source_is_not_ready() {
 async fn refused(url: String, refuse: impl AsyncFn(), admit: impl AsyncFn()) {
     let site = Site::start_with(|config| config.store.clone_from(&url)).await;
     site.add(&node(1)).await;
-    let copy = site.data_dir().join("roster.snapshot");
-    tokio::task::block_in_place(|| {
-        eventually("last-good copy is current", || {
-            last_good::read(&copy).is_ok_and(|(roster, _)| roster.len() == 1)
-        });
-    });
+    copied(&site, 1);
     let (dir, config) = site.stop().await;
     refuse().await;
     let site = Site::start_again(dir, config).await;
@@ -156,22 +153,88 @@ async fn last_good_copy_serves_when_rights_were_revoked() {
     Box::pin(refused(url, refuse, admit)).await;
 }
 
-/// A transaction that is committed and cannot be applied: every reader has to finish it first.
+/// Waits until the last-good copy has this many nodes.
+fn copied(site: &Site, count: usize) {
+    let copy = site.data_dir().join("roster.snapshot");
+    tokio::task::block_in_place(|| {
+        eventually("last-good copy is current", || {
+            last_good::read(&copy).is_ok_and(|(roster, _)| roster.len() == count)
+        });
+    });
+}
+
+/// Writes a key of etcd as another client, and returns the error of a refusal.
+async fn put_raw(server: &EtcdServer, key: &str, value: &[u8]) -> Result<(), String> {
+    let client = plain_client().build().expect("a client");
+    let url = format!("http://127.0.0.1:{}/v3/kv/put", server.port());
+    let body = json!({"key": STANDARD.encode(key), "value": STANDARD.encode(value)});
+    let answer = client.post(url).json(&body).send().await.expect("etcd answers");
+    if answer.status() == 200 { Ok(()) } else { Err(answer.text().await.expect("a text")) }
+}
+
+/// One record as a staged chunk of a large transaction.
+fn chunk(key: &str, value: &[u8]) -> Vec<u8> {
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("short").to_be_bytes();
+    [&length(key.as_bytes()), key.as_bytes(), &length(value), value].concat()
+}
+
+/// A writer that died after the commit point of a large transaction: every reader has to apply it
+/// first, and without space none can.
 #[tokio::test(flavor = "multi_thread")]
-async fn last_good_copy_serves_when_etcd_is_full() {
+async fn last_good_copy_serves_when_a_pending_write_finds_etcd_full() {
+    let server = EtcdServer::start_with_quota(16 << 20);
+    let url = server.url("site");
+    let site = Site::start_with(|config| config.store.clone_from(&url)).await;
+    site.add(&node(1)).await;
+    copied(&site, 1);
+    let (dir, config) = site.stop().await;
+    let staged = chunk("ballast/0", b"committed");
+    put_raw(&server, "site/stage/dead/00000000", &staged).await.expect("there is space");
+    let pending = json!({"id": "dead", "state": {"committed": {"chunks": 1}}}).to_string();
+    put_raw(&server, "site/pending", pending.as_bytes()).await.expect("there is space");
+    let large = vec![7; 1 << 20];
+    let mut n = 0;
+    let full = loop {
+        n += 1;
+        assert!(n < 100, "the quota is never reached");
+        if let Err(error) = put_raw(&server, &format!("other/{n}"), &large).await {
+            break error;
+        }
+    };
+    assert!(full.contains("space exceeded"), "{full}");
+
+    let site = Site::start_again(dir, config).await;
+    let status = site.get("/inventory/v1/status").await.expect(200).json();
+    let store = &status["store"];
+    assert_eq!(
+        (&status["roster"]["loaded_from"], &store["connected"], &store["full"]),
+        (&json!("snapshot"), &json!(false), &json!(true)),
+        "{status}"
+    );
+    site.get(&format!("{NODES}/by/mac/{}", mac(1))).await.expect(200);
+    let problem = site.post(NODES, &node(2)).await.problem(503, "read-only");
+    assert!(problem.detail.contains("the store has no space left"), "{}", problem.detail);
+    let ready = site.get("/readyz").await.expect(200).json();
+    assert_eq!(ready["status"], "degraded", "{ready}");
+    site.measures("hoist_store_full", "1").await;
+    site.stop().await;
+}
+
+/// Reads need no space as long as no large transaction is pending.
+#[tokio::test(flavor = "multi_thread")]
+async fn full_etcd_is_read_at_the_start_and_refuses_writes() {
     let server = EtcdServer::start_with_quota(16 << 20);
     let url = server.url("site");
     let site = Site::start_with(|config| config.store.clone_from(&url)).await;
     site.add(&node(1)).await;
     let large = vec![7; 1 << 20];
+    // One value at a time: larger transactions may be committed before their application fails.
     let fill = |n: u32| hoist_store::Txn {
         compares: Vec::new(),
-        ops: (0..3)
-            .map(|part| {
-                let key = format!("ballast/{n}/{part}").parse().expect("a key");
-                hoist_store::Op::Put(key, large.clone())
-            })
-            .collect(),
+        ops: vec![hoist_store::Op::Put(
+            format!("ballast/{n}").parse().expect("a key"),
+            large.clone(),
+        )],
     };
     let store = std::sync::Arc::clone(site.controller.registry().store());
     let mut n = 0;
@@ -187,11 +250,14 @@ async fn last_good_copy_serves_when_etcd_is_full() {
     site.post(NODES, &node(2)).await.problem(507, "store-full");
     let told = |answer: &crate::site::Answer| answer.json()["store"]["full"] == true;
     site.eventually("/inventory/v1/status", told).await;
+    site.measures("hoist_store_full", "1").await;
     let site = site.restart().await;
     site.get(&format!("{NODES}/by/mac/{}", mac(1))).await.expect(200);
     let ready = site.eventually("/readyz", |answer| answer.json()["status"] == "degraded").await;
     assert!(ready.text().contains("no space left"), "{}", ready.text());
     let problem = site.post(NODES, &node(2)).await.problem(507, "store-full");
     assert!(problem.remedy.is_some(), "{problem:?}");
+    let status = site.get("/inventory/v1/status").await.expect(200).json();
+    assert_eq!(status["roster"]["loaded_from"], "store", "{status}");
     site.stop().await;
 }
