@@ -69,9 +69,10 @@ async fn a_join_token_is_fetched_for_the_node_and_its_role() {
 }
 
 #[tokio::test]
-async fn node_without_a_join_token_gets_no_script_and_no_history() {
+async fn node_without_a_join_token_gets_no_script_and_no_bss_history() {
     let spire = Helper::start(token("")).await;
     let site = site(Some(spire.url()), None).await;
+    let before = site.controller.chassis().events.last_id();
     let large = json!({"join_token": "x".repeat(5000)}).to_string();
     for manner in [
         token(""),
@@ -92,6 +93,15 @@ async fn node_without_a_join_token_gets_no_script_and_no_history() {
     site.get(&script(3)).await.expect(200);
     let rows = site.get("/boot/v1/endpoint-history?name=x1c0s0b0n0").await.json();
     assert_eq!(rows, json!([]));
+    let history = site.get("/boot/v2/history/x1c0s0b0n0").await.expect(200).json();
+    let failed = &history["rows"][0];
+    assert_eq!((&failed["endpoint"], &failed["count"]), (&json!("bootscript-error"), &json!(7)));
+    assert!(failed["what"].as_str().is_some_and(|what| what.contains("no join token")), "{failed}");
+    assert_eq!(history["rows"].as_array().map(Vec::len), Some(1), "{history}");
+    let events = site.events("boot.failed", &before, 1).await;
+    assert_eq!(events[0]["subject"], "node/n0", "{events:?}");
+    let reason = events[0]["data"]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("no join token"), "{reason}");
     site.stop().await;
 }
 

@@ -454,6 +454,17 @@ async fn machine_that_the_inventory_lacks_boots_its_own_record_only() {
     let script = site.get(&format!("/boot/v1/bootscript?name={xname}")).await.expect(200).text();
     let words = format!(" xname={xname} bss_referral_token={token} ");
     assert!(script.contains(&words) && !script.contains("nid="), "{script}");
+    for (body, asked) in [
+        (json!({"macs": ["02:00:00:00:00:09"], "kernel": "http://h/mac"}), "mac=02:00:00:00:00:09"),
+        (json!({"nids": [7], "kernel": "http://h/nid"}), "nid=7"),
+    ] {
+        let token = uuid_in(&site.put(PATH, &body).await.expect(200));
+        let script = site.get(&format!("/boot/v1/bootscript?{asked}")).await.expect(200).text();
+        let kernel = body["kernel"].as_str().expect("a kernel");
+        assert!(script.contains(&format!("{kernel} ")), "{asked}: {script}");
+        assert!(script.contains(&format!(" bss_referral_token={token} ")), "{asked}: {script}");
+        assert!(!script.contains(" nid="), "{asked}: {script}");
+    }
     for tag in ["Default", "compute", "Global"] {
         let script = site.get(&format!("/boot/v1/bootscript?name={tag}")).await.expect(200).text();
         assert!(!script.contains("http://h/tag"), "{tag}: {script}");

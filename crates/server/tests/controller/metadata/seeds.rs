@@ -195,17 +195,20 @@ async fn addresses_that_are_held_are_listed_with_agent_and_count() {
     let mut off = spec(2, "10.0.0.2/8");
     off["enabled"] = false.into();
     site.apply(&[document("Node", "n2", &off)]).await;
-    for _ in 0..3 {
-        ask_from(&site, "192.0.2.9", "/meta/v1/seed/meta-data").await.problem(503, "held");
+    let agent = "Cloud-Init/24.2";
+    for path in ["/meta/v1/seed/meta-data"; 3].into_iter().chain(["/latest/meta-data"]) {
+        let ask = site.ask_as_nobody("GET", path).header("x-forwarded-for", "192.0.2.9");
+        ask.header("user-agent", agent).send().await.problem(503, "held");
     }
-    ask_from(&site, "192.0.2.9", "/latest/meta-data").await.problem(503, "held");
     ask_from(&site, "10.0.0.2", "/cloud-init/user-data").await.problem(503, "held");
     let listed = site.get("/boot/v2/discovered").await.expect(200).json();
     let items = listed["items"].as_array().expect("a list");
     let of = |from: &str| items.iter().find(|item| item["from"] == from).expect("it is listed");
     assert_eq!(items.len(), 2, "{listed}");
     assert_eq!((&of("192.0.2.9")["count"], of("192.0.2.9").get("mac")), (&4.into(), None));
+    assert_eq!(of("192.0.2.9")["agent"], agent);
     assert_eq!((&of("10.0.0.2")["count"], &of("10.0.0.2")["node"]), (&1.into(), &"n2".into()));
+    assert_eq!(of("10.0.0.2").get("agent"), None);
     // Declared since, it is not unknown any more; the other one is forgotten on request.
     site.apply(&[document("Node", "n9", &spec(9, "192.0.2.9/24"))]).await;
     site.delete("/boot/v2/discovered/10.0.0.2").await.expect(204);
