@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use hoist_model::node::InterfaceKind;
-use hoist_model::{Interface, Mac, Network, Node};
+use hoist_model::{Interface, Mac, Network, Node, Subnet};
 use hoist_site::Roster;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
@@ -55,7 +55,8 @@ pub fn config(roster: &Roster, node: &Node) -> Option<Map<String, Value>> {
     Some(config)
 }
 
-/// Addresses of the document whose prefix length is unknown, each as a warning.
+/// Addresses of the document whose prefix length is unknown or leaves out the gateway, each as a
+/// warning.
 pub(crate) fn warnings(roster: &Roster, node: &Node) -> Vec<String> {
     let boot = roster.boot(node).map(|boot| boot.mac);
     let mut warnings = Vec::new();
@@ -72,6 +73,20 @@ pub(crate) fn warnings(roster: &Roster, node: &Node) -> Vec<String> {
                      {remedy}, or write the address with its prefix length",
                     interface.name,
                     address.addr(),
+                ));
+            }
+        }
+        let Some(network) = network_of(roster, interface) else { continue };
+        let written = written(interface, Some(network));
+        for address in &written {
+            if let Some((subnet, gateway)) = gateway_of(network, address.addr())
+                && !is_on_link(gateway, &written)
+            {
+                warnings.push(format!(
+                    "interface {}: the gateway {gateway} is not within {address}, so there is no \
+                     default route over it; write the address with the prefix length of its subnet \
+                     {}, or without one",
+                    interface.name, subnet.cidr,
                 ));
             }
         }
@@ -122,6 +137,25 @@ fn prefixed(network: Option<&Network>, address: IpNet) -> Option<IpNet> {
     IpNet::new(address.addr(), subnet.cidr.prefix_len()).ok()
 }
 
+/// The addresses of an interface as the document has them.
+fn written(interface: &Interface, network: Option<&Network>) -> Vec<IpNet> {
+    let written = |address: &IpNet| prefixed(network, *address).unwrap_or(*address);
+    interface.addresses.iter().map(written).collect()
+}
+
+/// The subnet of an address, and its gateway, unless that is the address itself.
+fn gateway_of(network: &Network, address: IpAddr) -> Option<(&Subnet, IpAddr)> {
+    let subnet = network.spec.subnet_of(address)?;
+    let gateway = subnet.gateway.filter(|gateway| *gateway != address)?;
+    Some((subnet, gateway))
+}
+
+/// Whether an interface with these addresses reaches the gateway. A kernel refuses routes over
+/// other gateways.
+fn is_on_link(gateway: IpAddr, addresses: &[IpNet]) -> bool {
+    addresses.iter().any(|address| address.contains(&gateway))
+}
+
 fn network_of<'r>(roster: &'r Roster, interface: &Interface) -> Option<&'r Network> {
     roster.network(interface.network.as_ref()?).map(AsRef::as_ref)
 }
@@ -143,17 +177,14 @@ fn addresses(
     if interface.addresses.is_empty() && Some(interface.mac) == boot {
         place.insert("dhcp4".to_owned(), true.into());
     }
-    if !interface.addresses.is_empty() {
-        let written = |address: &IpNet| prefixed(network, *address).unwrap_or(*address);
-        let all = interface.addresses.iter().map(|address| written(address).to_string());
+    let written = written(interface, network);
+    if !written.is_empty() {
+        let all = written.iter().map(ToString::to_string);
         place.insert("addresses".to_owned(), all.map(Value::from).collect());
     }
     let Some(network) = network else { return place };
-    let routes: Vec<Value> = interface
-        .addresses
-        .iter()
-        .filter_map(|address| gateways.route(network, address.addr()))
-        .collect();
+    let route = |address: &IpNet| gateways.route(network, address.addr(), &written);
+    let routes: Vec<Value> = written.iter().filter_map(route).collect();
     if !routes.is_empty() {
         place.insert("routes".to_owned(), routes.into());
     }
@@ -172,11 +203,14 @@ fn addresses(
 }
 
 impl Gateways {
-    /// The default route over the subnet of an address, unless there is one already. Written as a
-    /// network: older clients do not know the word `default`.
-    fn route(&mut self, network: &Network, address: IpAddr) -> Option<Value> {
-        let subnet = network.spec.subnet_of(address)?;
-        let gateway = subnet.gateway.filter(|gateway| *gateway != address)?;
+    /// The default route over the subnet of an address, unless there is one already or the
+    /// interface with the `written` addresses does not reach the gateway. Written as a network:
+    /// older clients do not know the word `default`.
+    fn route(&mut self, network: &Network, address: IpAddr, written: &[IpNet]) -> Option<Value> {
+        let (_, gateway) = gateway_of(network, address)?;
+        if !is_on_link(gateway, written) {
+            return None;
+        }
         let (given, to) = match gateway {
             IpAddr::V4(_) => (&mut self.v4, "0.0.0.0/0"),
             IpAddr::V6(_) => (&mut self.v6, "::/0"),

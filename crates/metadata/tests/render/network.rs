@@ -117,3 +117,41 @@ fn address_without_a_prefix_gets_that_of_its_subnet() {
         ]
     );
 }
+
+/// A route over a gateway out of reach fails at boot, and another interface may have the right one.
+#[test]
+fn gateway_out_of_reach_is_warned_about_and_no_route() {
+    let subnet = |cidr: &str, gateway: &str| json!({ "cidr": cidr, "gateway": gateway });
+    let subnets = [subnet("10.0.0.0/22", "10.0.0.254"), subnet("fd00::/64", "fd00::1")];
+    let interface = |name: &str, mac: u8, addresses: &[&str]| {
+        let mac = format!("02:00:00:00:03:{mac:02x}");
+        json!({ "name": name, "mac": mac, "network": "mgmt", "addresses": addresses })
+    };
+    let interfaces = [
+        interface("eth0", 1, &["10.0.2.7/24", "fd00::7/64"]),
+        interface("eth1", 2, &["10.0.1.7/32"]),
+    ];
+    let roster = roster(vec![
+        resource("Network", "mgmt", json!({ "subnets": subnets })),
+        resource(
+            "Node",
+            "n1",
+            json!({ "interfaces": interfaces, "boot": { "interface": "eth0" } }),
+        ),
+        layer("site", json!({ "selector": "*", "network_config": true })),
+    ]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    let ethernets = &yaml(&found, Document::NetworkConfig)["ethernets"];
+    assert_eq!(ethernets["eth0"]["addresses"], json!(["10.0.2.7/24", "fd00::7/64"]));
+    let routes = |via: &str, to: &str| json!([{ "to": to, "via": via }]);
+    assert_eq!(ethernets["eth0"]["routes"], routes("fd00::1", "::/0"));
+    assert_eq!(ethernets["eth1"]["routes"], routes("10.0.0.254", "0.0.0.0/0"));
+    assert_eq!(
+        found.warnings,
+        [
+            "interface eth0: the gateway 10.0.0.254 is not within 10.0.2.7/24, so there is no default \
+          route over it; write the address with the prefix length of its subnet 10.0.0.0/22, or \
+          without one"
+        ]
+    );
+}
