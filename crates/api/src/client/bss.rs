@@ -14,6 +14,12 @@ impl Client {
         Ok(call.value::<Option<Vec<Value>>>().await?.unwrap_or_default())
     }
 
+    /// Every host of the inventory, as BSS lists them: works on BSS itself too.
+    pub async fn bss_hosts(&self) -> Result<Vec<Value>, ClientError> {
+        let call = self.get(&["boot", "v1", "hosts"]).ordinary();
+        Ok(call.value::<Option<Vec<Value>>>().await?.unwrap_or_default())
+    }
+
     /// The elements of one key: an xname, a MAC, `nid<number>` or a tag.
     pub async fn bss_parameters_of(&self, key: &str) -> Result<Vec<Value>, ClientError> {
         let call = self.get(&["boot", "v1", "bootparameters"]).ordinary();

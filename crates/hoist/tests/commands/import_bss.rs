@@ -168,4 +168,40 @@ fn compare_shows_the_nodes_that_boot_differently() {
     for expected in ["n1:\n", "  - quiet\n", "  + debug\n", "2 nodes compared"] {
         assert!(told.contains(expected), "{expected} is not in {told}");
     }
+    assert!(!told.contains("not compared"), "{told}");
+}
+
+#[test]
+fn compare_lists_hosts_that_only_bss_knows() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nodes = dir.path().join("nodes.yaml");
+    let [old, new] = ["old", "new"].map(|name| {
+        // Otherwise each would name its own address in `ds=`.
+        let environment = [("HOIST_BOOT_DS_ADDRESS", "http://10.1.0.2")];
+        let site = Controller::start_with(
+            &dir.path().join(name),
+            &environment,
+            &["--listen", "127.0.0.1:0"],
+        );
+        fs_err::write(&nodes, NODES).expect("a file");
+        site.does(&["apply", "-f", nodes.to_str().expect("a path")]);
+        site
+    });
+    let more = "api: hoist/v1\nkind: Node\nname: n3\nspec: {xname: x0c0s3b0n0}\n";
+    fs_err::write(&nodes, more).expect("a file");
+    old.does(&["apply", "-f", nodes.to_str().expect("a path")]);
+    // The same machine under another xname.
+    new.does(&["node", "set", "n2", "--xname", "x0c0s8b0n0"]);
+    let url = format!("http://127.0.0.1:{}", old.port());
+    let compare = ["boot", "import-bss", "--url", &url, "--compare"];
+    let output = new.hoist(&compare);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(Exit::Failed.code().into()), "{told}");
+    let expected =
+        "1 hosts of BSS are not in this inventory and were not compared:\n  x0c0s3b0n0\n";
+    assert!(told.ends_with(expected), "{told}");
+    let output = new.hoist(&[&compare[..], &["-o", "json"]].concat());
+    let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(warned.contains("were not compared: x0c0s3b0n0"), "{warned}");
+    assert!(serde_json::from_slice::<Value>(&output.stdout).expect("JSON").is_array());
 }

@@ -1,12 +1,13 @@
 //! `hoist boot import-bss --compare`: what every node would boot from BSS and from this controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hoist_api::client::{Client, ClientError};
 use hoist_api::inventory::Node;
-use hoist_model::Exit;
+use hoist_model::{Exit, Mac};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::import_bss::of_bss;
 use super::{Shell, answered_status};
@@ -48,12 +49,35 @@ struct Difference {
 pub(super) async fn run(shell: &mut Shell, bss: &Client) -> Result<Exit, Failure> {
     let hoist = shell.client()?;
     let (_, nodes) = hoist.all_nodes(None).await?;
+    let hosts = bss.bss_hosts().await.map_err(|error| of_bss(bss.base().as_str(), &error))?;
+    let foreign = hosts_without_node(&hosts, &nodes);
     let count = nodes.len();
     let compared = stream::iter(nodes).map(|node| compare(&hoist, bss, node));
     let compared: Vec<Option<Difference>> = compared.buffered(AT_ONCE).try_collect().await?;
     let differences: Vec<Difference> = compared.into_iter().flatten().collect();
     show(shell, &differences, count)?;
-    Ok(if differences.is_empty() { Exit::Done } else { Exit::Failed })
+    show_foreign(shell, &foreign)?;
+    let same = differences.is_empty() && foreign.is_empty();
+    Ok(if same { Exit::Done } else { Exit::Failed })
+}
+
+/// The hosts of BSS that are no node of this controller, by xname, name or a MAC.
+fn hosts_without_node(hosts: &[Value], nodes: &[Node]) -> Vec<String> {
+    let xnames = nodes.iter().filter_map(|node| node.xname.as_ref()).map(ToString::to_string);
+    let names = nodes.iter().filter_map(|node| node.name.as_ref()).map(ToString::to_string);
+    let ids: BTreeSet<String> = xnames.chain(names).collect();
+    let interfaces = nodes.iter().flat_map(|node| &node.interfaces);
+    let macs: BTreeSet<Mac> = interfaces.map(|interface| interface.mac).collect();
+    let is_node = |host: &Value| {
+        let id = host["ID"].as_str().unwrap_or_default();
+        let of_host = host["MAC"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut of_host = of_host.filter_map(|mac| mac.parse::<Mac>().ok());
+        ids.contains(id)
+            || ids.contains(&id.to_ascii_lowercase())
+            || of_host.any(|mac| macs.contains(&mac))
+    };
+    let foreign = hosts.iter().filter(|host| !is_node(host));
+    foreign.map(|host| host["ID"].as_str().unwrap_or("(without ID)").to_owned()).collect()
 }
 
 async fn compare(hoist: &Client, bss: &Client, node: Node) -> Result<Option<Difference>, Failure> {
@@ -157,6 +181,22 @@ fn show(shell: &mut Shell, differences: &[Difference], count: usize) -> Result<(
         }
     }
     printer.line(format!("{count} nodes compared, {} boot differently", differences.len()))
+}
+
+/// Lists the hosts that were not compared.
+fn show_foreign(shell: &mut Shell, foreign: &[String]) -> Result<(), Failure> {
+    if foreign.is_empty() {
+        return Ok(());
+    }
+    let printer = &mut shell.printer;
+    let title =
+        format!("{} hosts of BSS are not in this inventory and were not compared:", foreign.len());
+    if !matches!(printer.output(), Output::Table | Output::Wide) {
+        printer.warn(&format!("{title} {}", foreign.join(", ")));
+        return Ok(());
+    }
+    printer.line(title)?;
+    foreign.iter().try_for_each(|host| printer.line(format!("  {host}")))
 }
 
 /// The differing parts, `-` for BSS and `+` for this controller.

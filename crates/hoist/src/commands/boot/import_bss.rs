@@ -22,8 +22,8 @@ use crate::{connect, input};
 /// Referral tokens are new, because BSS does not export them; times of past boots are not copied.
 ///
 /// `--compare` imports nothing. It requests the boot script of every node from BSS, compares it
-/// with the one of this controller, and ends with 1 if they differ. BSS adds these requests to its
-/// history.
+/// with the one of this controller, and ends with 1 if they differ. Hosts that only BSS knows are
+/// listed as not compared, also with 1. BSS adds these requests to its history.
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("from").args(["url", "file"]).required(true),
