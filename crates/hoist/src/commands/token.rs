@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use hoist_api::Code;
 use hoist_api::admin::{Context, Scope, Token, TokenRequest, Verb};
+use hoist_api::client::{Client, ClientError, NodeQuery};
 use hoist_model::{Exit, Selector};
 use jiff::Timestamp;
 
@@ -99,7 +101,8 @@ impl CreateArgs {
         let expires = expires.map(|expires| expires.to_string());
         let request = TokenRequest { name: self.name, scopes, expires };
         let file = self.out.as_deref().map(SecretFile::create).transpose()?;
-        let made = shell.client()?.create_token(&request).await?;
+        let client = shell.client()?;
+        let made = client.create_token(&request).await?;
         match file {
             Some(file) => {
                 let path = self.out.unwrap_or_default();
@@ -121,7 +124,21 @@ impl CreateArgs {
                 ));
             }
         }
+        warn_of_unknown_names(shell, &client, &request.scopes).await;
         Ok(Exit::Done)
+    }
+}
+
+/// Warns about groups and partitions that the site does not have: a token may precede its
+/// partition. A caller who may not read the inventory gets no warning.
+async fn warn_of_unknown_names(shell: &mut Shell, client: &Client, scopes: &[Scope]) {
+    for selector in scopes.iter().filter_map(|scope| scope.selector.clone()) {
+        let query = NodeQuery { selector: Some(selector), limit: Some(1), ..NodeQuery::default() };
+        if let Err(ClientError::Problem { problem, .. }) = client.nodes(&query).await
+            && problem.code == Code::BadParameter
+        {
+            shell.printer.warn(&problem.detail);
+        }
     }
 }
 

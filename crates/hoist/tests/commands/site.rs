@@ -257,3 +257,24 @@ async fn nodes_are_removed_without_a_terminal_only_on_request() {
     assert!(events.lines().count() == 1 && events.contains("\"removed\":1"), "{events}");
     site.controller.stop().await;
 }
+
+/// A token may precede its partition, so a misspelt one is no error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn token_for_an_unknown_partition_is_made_with_a_warning() {
+    let site = Site::start().await;
+    site.does(&["partition", "add", "p1"]).await;
+    let create = ["token", "create", "ci", "--scope"];
+    for (scope, warning) in [
+        ("read:inventory:partition:p2", Some("partition `p2` does not exist; did you mean `p1`?")),
+        ("read:inventory:p1/kettle", Some("group `kettle` does not exist")),
+        ("read:inventory:partition:p1", None),
+        ("read:inventory", None),
+    ] {
+        let output = site.run(&[&create[..], &[scope]].concat()).await;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !output.stdout.is_empty(), "{scope}: {told}");
+        assert_eq!(told.contains("does not exist"), warning.is_some(), "{scope}: {told}");
+        assert!(told.contains(warning.unwrap_or_default()), "{scope}: {told}");
+    }
+    site.controller.stop().await;
+}
