@@ -99,7 +99,18 @@ fn alarm_of_the_own_source_is_reported_and_forced() {
         assert!(told.contains("2 of 4 nodes are gone"), "{words:?}: {told}");
         assert!(told.contains("run `hoist refresh --force`"), "{words:?}: {told}");
     }
+    measures_alarm(&controller, "1");
     let told = controller.does(&["refresh", "--force"]);
     assert!(told.contains("2 removed"), "{told}");
     controller.does(&["status"]);
+    measures_alarm(&controller, "0");
+}
+
+fn measures_alarm(controller: &Controller, value: &str) {
+    let line = format!("hoist_import_alarm {value}");
+    eventually("gauge of the import alarm", || {
+        let token = controller.admin_token();
+        let metrics = controller.ask("GET", "/metrics", Some(&token), "").body;
+        if metrics.lines().any(|at| at == line) { Ok(()) } else { Err(metrics) }
+    });
 }
