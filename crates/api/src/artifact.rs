@@ -1,5 +1,6 @@
 //! Bodies of `/boot/v2/artifacts` and `/boot/v2/blobs`.
 
+use hoist_model::image::UnpackedContent;
 use hoist_model::node::Arch;
 use hoist_model::{ArtifactName, Digest, Name};
 use schemars::JsonSchema;
@@ -33,6 +34,9 @@ pub struct ArtifactObject {
     /// Of an archive of plug-ins: actions and sections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub provides: Vec<String>,
+    /// Of a packed disk image: the image in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpacked: Option<UnpackedContent>,
     pub revision: u64,
     /// Its content is on the disk of the controller that was asked.
     pub here: bool,

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ArtifactName;
+use crate::image::UnpackedContent;
 use crate::node::Arch;
 use crate::text::as_text;
 
@@ -36,6 +37,10 @@ pub struct ArtifactSpec {
     /// them; `*` if the archive was not examined. Of an agent image: `tool:NAME` for each program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub provides: Vec<String>,
+    /// Of a packed disk image: the image in it. Jobs whose images name the artifact get this size
+    /// and digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpacked: Option<UnpackedContent>,
 }
 
 /// An artifact as the site keeps it.
@@ -71,6 +76,9 @@ impl ArtifactSpec {
         if self.description.len() > MAX_DESCRIPTION {
             let message = format!("longer than {MAX_DESCRIPTION} bytes");
             diagnostics.push(Diagnostic::new("description", message));
+        }
+        if self.unpacked.as_ref().is_some_and(|unpacked| unpacked.size == 0) {
+            diagnostics.push(Diagnostic::new("unpacked.size", "no image is empty"));
         }
         let is_long = |name: &String| name.is_empty() || name.len() > MAX_PROVIDED;
         if self.provides.len() > MAX_PROVIDES || self.provides.iter().any(is_long) {
@@ -156,7 +164,9 @@ mod tests {
             let sha256 = Digest::from_bytes([0; 32]);
             let description = "x".repeat(description);
             let provides = Vec::new();
-            ArtifactSpec { sha256, size, arch: Arch::Unknown, description, provides }.check().len()
+            let arch = Arch::Unknown;
+            let unpacked = None;
+            ArtifactSpec { sha256, size, arch, description, provides, unpacked }.check().len()
         };
         assert_eq!(diagnostics(MAX_ARTIFACT_BYTES, MAX_DESCRIPTION), 0);
         assert_eq!(diagnostics(MAX_ARTIFACT_BYTES + 1, MAX_DESCRIPTION + 1), 2);

@@ -1,6 +1,7 @@
 //! The index beside a built image: its files and their artifact names. `hoist-image` writes it,
 //! `hoist` reads it, and neither depends on the other.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{ArtifactName, Digest, Name};
@@ -38,9 +39,10 @@ pub struct ImageFile {
 }
 
 /// An unpacked image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnpackedContent {
+    /// In bytes.
     pub size: u64,
     pub sha256: Digest,
 }

@@ -193,6 +193,7 @@ async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
         description: Some(format!("agent, kernel {}", made.release)),
         sha256: Some(file.sha256),
         provides: Some(provides(file)),
+        unpacked: None,
     };
     let additions = made.files.iter().map(addition).collect();
     let client = shell.client()?;

@@ -12,6 +12,7 @@ use futures_util::TryStreamExt;
 use hoist_api::Code;
 use hoist_api::artifact::{ArtifactObject, ArtifactVerification, CollectionResult, Outcome};
 use hoist_api::client::{Body, Client, ClientError};
+use hoist_model::image::UnpackedContent;
 use hoist_model::node::Arch;
 use hoist_model::{ArtifactName, ArtifactSpec, Digest, Document, Exit, Kind};
 use indicatif::{HumanBytes, ProgressBar};
@@ -144,7 +145,8 @@ async fn add(shell: &mut Shell, client: &Client, args: AddArgs) -> Result<Exit, 
     let file = args.file;
     let arch = args.arch;
     let description = args.description;
-    let addition = Addition { file, name, arch, description, sha256: None, provides: None };
+    let (sha256, provides, unpacked) = (None, None, None);
+    let addition = Addition { file, name, arch, description, sha256, provides, unpacked };
     add_all(shell, client, vec![addition], args.replace, &args.write).await
 }
 
@@ -159,6 +161,8 @@ pub(crate) struct Addition {
     pub(crate) sha256: Option<Digest>,
     /// Of an archive of plug-ins; unchanged by default.
     pub(crate) provides: Option<Vec<String>>,
+    /// The image that is packed in the file; that of the same content by default.
+    pub(crate) unpacked: Option<UnpackedContent>,
 }
 
 /// Brings files to the controller, and then gives all of them their names in one change.
@@ -236,6 +240,8 @@ impl HashedFile {
         let arch = known.map(|known| known.arch);
         let description = known.map(|known| known.description.clone());
         let provides = known.map(|known| known.provides.clone());
+        let same = known.filter(|known| known.sha256 == self.sha256);
+        let unpacked = same.and_then(|known| known.unpacked.clone());
         let Addition { name, arch: new_arch, description: new_description, .. } = &self.addition;
         let spec = ArtifactSpec {
             sha256: self.sha256,
@@ -243,6 +249,7 @@ impl HashedFile {
             arch: new_arch.or(arch).unwrap_or_default(),
             description: new_description.clone().or(description).unwrap_or_default(),
             provides: self.addition.provides.clone().or(provides).unwrap_or_default(),
+            unpacked: self.addition.unpacked.clone().or(unpacked),
         };
         Document::Artifact(name.clone(), spec)
     }

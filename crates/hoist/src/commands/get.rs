@@ -210,8 +210,8 @@ pub(crate) fn partition_document(partition: PartitionObject) -> Result<Document,
 }
 
 fn artifact_document(artifact: ArtifactObject) -> Document {
-    let ArtifactObject { name, sha256, size, arch, description, provides, .. } = artifact;
-    let spec = ArtifactSpec { sha256, size, arch, description, provides };
+    let ArtifactObject { name, sha256, size, arch, description, provides, unpacked, .. } = artifact;
+    let spec = ArtifactSpec { sha256, size, arch, description, provides, unpacked };
     Document::Artifact(name, spec)
 }
 

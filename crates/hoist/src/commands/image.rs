@@ -229,6 +229,7 @@ async fn bring(
         description: Some(format!("{} of image {}", entry.file, index.name)),
         sha256: Some(entry.sha256),
         provides: None,
+        unpacked: entry.unpacked.clone(),
     };
     let additions = index.files.iter().map(addition).collect();
     let client = shell.client()?;

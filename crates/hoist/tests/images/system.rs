@@ -122,6 +122,43 @@ fn system_image_is_built_and_becomes_artifacts() {
 }
 
 #[test]
+fn artifact_of_a_packed_image_has_the_unpacked_size_and_digest() {
+    let installed = InstalledImage::new(&[hoist()]);
+    let controller = Controller::start(&installed.path("data"), &[]);
+    fs_err::create_dir(installed.path("made")).expect("created");
+    let unpacked = json!({"size": 4096, "sha256": "ef".repeat(32)});
+    let write = |content: &str, unpacked: &Value| {
+        fs_err::write(installed.path("made/root.ext4.zst"), content).expect("written");
+        let digest = Command::new("sha256sum").arg(installed.path("made/root.ext4.zst")).output();
+        let digest = String::from_utf8(digest.expect("coreutils").stdout).expect("text");
+        let mut file = json!({"file": "root.ext4.zst", "artifact": "os-made-root",
+            "size": content.len(), "sha256": digest[..64]});
+        if !unpacked.is_null() {
+            file["unpacked"] = unpacked.clone();
+        }
+        let index = json!({"name": "made", "kernel_args": [], "made_from": [], "files": [file]});
+        fs_err::write(installed.path("made/index.json"), index.to_string()).expect("written");
+    };
+    let shown = || {
+        let listed = controller.does(&["artifact", "list", "-o", "json"]);
+        let listed: Value = serde_json::from_str(&listed).expect("JSON");
+        listed[0]["unpacked"].clone()
+    };
+    write("packed", &unpacked);
+    installed.ends(Exit::Done, &["image", "add", "made"]);
+    assert_eq!(shown(), unpacked);
+    // The same content without its index keeps them, and another content does not.
+    let name = ["--name", "os-made-root"];
+    installed.ends(Exit::Done, &[&["artifact", "add", "made/root.ext4.zst"], &name[..]].concat());
+    assert_eq!(shown(), unpacked);
+    let exported = controller.does(&["get", "artifact", "os-made-root", "-o", "json"]);
+    assert!(exported.contains("\"unpacked\""), "{exported}");
+    write("other", &Value::Null);
+    installed.ends(Exit::Done, &["image", "add", "made", "--replace"]);
+    assert_eq!(shown(), Value::Null);
+}
+
+#[test]
 fn image_of_others_is_unpacked_beside_its_file() {
     let installed = InstalledImage::new(&[hoist(), &builder()]);
     let bytes = [vec![7; 5000], vec![0; 3 << 20]].concat();

@@ -52,6 +52,7 @@ pub(super) async fn list(
             arch: artifact.spec.arch,
             description: artifact.spec.description.clone(),
             provides: artifact.spec.provides.clone(),
+            unpacked: artifact.spec.unpacked.clone(),
             revision: artifact.revision,
             here: here.contains(&artifact.spec.sha256),
             used_by: users.configs.into_iter().chain(users.profiles).collect(),

@@ -76,6 +76,7 @@ pub(super) fn make(spec: &ProvisionProfileSpec, case: &Case<'_>) -> Value {
     }
     let mut sections = Value::Object(sections);
     let shelf = Shelf { roster: case.roster, were: case.were };
+    describe_unpacked(shelf, &mut sections);
     fetch(shelf, case.base, &mut sections);
     json!({"api": API, "txn": case.txn, "sections": sections})
 }
@@ -163,6 +164,32 @@ fn allow_wiping(sections: &mut Map<String, Value>, kinds: &[String]) {
             Value::Array(allowed) => allowed.extend(kinds.iter().map(|kind| json!(kind))),
             _ => {}
         }
+    }
+}
+
+/// Adds the size and the digest of the unpacked image to the images whose artifact has them. An
+/// image in chunks has them in its manifest.
+fn describe_unpacked(shelf: Shelf<'_>, sections: &mut Value) {
+    let images = sections.get_mut("images").and_then(Value::as_object_mut);
+    for image in images.into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut) {
+        let is_raw = image.get("format").is_none_or(|format| format == "raw");
+        if !is_raw || image.contains_key("manifest") {
+            continue;
+        }
+        let found = contents(shelf, image).into_iter().find_map(|(text, content)| {
+            let artifact = shelf.roster.artifact(text.strip_prefix(ARTIFACT_SCHEME)?)?;
+            // An earlier installation had another content of this name.
+            let is_same = artifact.spec.sha256.to_string() == content;
+            let unpacked = artifact.spec.unpacked.clone().filter(|_| is_same)?;
+            Some((format!("sha256:{content}"), unpacked))
+        });
+        let Some((packed, unpacked)) = found else { continue };
+        if image.get("digest").is_some_and(|digest| *digest != packed) {
+            continue;
+        }
+        image.entry("size").or_insert_with(|| format!("{} B", unpacked.size).into());
+        let digest = || format!("sha256:{}", unpacked.sha256).into();
+        image.entry("unpacked_digest").or_insert_with(digest);
     }
 }
 
@@ -358,7 +385,14 @@ mod tests {
                 revision: 1,
             }))
         };
-        let puts = vec![artifact("root", DIGEST), artifact("chunks", &"cd".repeat(32))];
+        let mut puts = vec![artifact("root", DIGEST), artifact("chunks", &"cd".repeat(32))];
+        let packed = json!({"sha256": DIGEST, "size": 1,
+            "unpacked": {"size": 4096, "sha256": "ef".repeat(32)}});
+        puts.push(Resource::Artifact(Arc::new(Artifact {
+            name: "packed".parse().unwrap(),
+            spec: serde_json::from_value(packed).unwrap(),
+            revision: 1,
+        })));
         Roster::empty(Incarnation::new("0")).apply(hoist_site::Delta {
             revision: 1,
             horizon: 0,
@@ -450,6 +484,67 @@ mod tests {
         assert_eq!(images["c"]["digest"], "sha256:mine");
         assert!(images["d"].get("digest").is_none());
         assert_eq!(images["e"]["digest"], format!("sha256:{DIGEST}"), "whoever is asked first");
+    }
+
+    #[test]
+    fn image_gets_the_unpacked_size_and_digest_of_its_artifact() {
+        let document = made(
+            &json!({
+                "images": {
+                    "a": {"sources": ["artifact:packed"], "target": "r"},
+                    "b": {"sources": ["artifact:packed"], "size": "1 MiB", "unpacked_digest": "x"},
+                    "c": {"sources": ["artifact:packed"], "manifest": "artifact:chunks"},
+                    "d": {"sources": ["artifact:packed"], "format": "qcow2"},
+                    "e": {"sources": ["artifact:packed"], "digest": "sha256:mine"},
+                    "f": {"sources": ["artifact:root"]},
+                },
+                "boot": {"files": {"kernel": {"sources": ["artifact:packed"]}}},
+            }),
+            &ProvisionOptions::default(),
+            None,
+        );
+        let sections = &document["sections"];
+        let images = &sections["images"];
+        let digest = format!("sha256:{}", "ef".repeat(32));
+        assert_eq!(images["a"]["size"], "4096 B");
+        assert_eq!(images["a"]["unpacked_digest"], digest);
+        assert_eq!(
+            (&images["b"]["size"], &images["b"]["unpacked_digest"]),
+            (&json!("1 MiB"), &json!("x"))
+        );
+        let others = ["c", "d", "e", "f"].map(|name| &images[name]);
+        for other in others.into_iter().chain([&sections["boot"]["files"]["kernel"]]) {
+            assert!(
+                other.get("size").is_none() && other.get("unpacked_digest").is_none(),
+                "{other}"
+            );
+        }
+        let whole = json!({
+            "disks": {"os": {"match": {"serial": "1"}}},
+            "storage": [{"part": {"id": "r", "on": "os", "size": "rest"}}],
+            "images": {"a": {"sources": ["artifact:packed"], "target": "r"}},
+        });
+        let whole = made(&whole, &ProvisionOptions::default(), None);
+        assert!(read(&whole).is_empty(), "{whole}");
+        // The earlier installation had another content of this name.
+        let roster = roster();
+        let node = hoist_template::sample();
+        let were = BTreeMap::from([("packed".to_owned(), "01".repeat(32))]);
+        let how = ProvisionOptions::default();
+        let case = Case {
+            roster: &roster,
+            node: &node,
+            how: &how,
+            txn: Uuid::nil(),
+            base: "http://c:1",
+            were: Some(&were),
+            drive: None,
+            past: Past::default(),
+        };
+        let images = json!({"images": {"a": {"sources": ["artifact:packed"], "target": "r"}}});
+        let image = &make(&spec(&images), &case)["sections"]["images"]["a"];
+        assert_eq!(image["digest"], format!("sha256:{}", "01".repeat(32)));
+        assert!(image.get("size").is_none(), "{image}");
     }
 
     #[test]

@@ -130,6 +130,7 @@ pub(super) async fn pack(shell: &mut Shell, args: &PackArgs) -> Result<Exit, Fai
         description: Some(format!("archive of {}", packed.plugins.join(", "))),
         sha256: Some(packed.sha256),
         provides: Some(packed.provides),
+        unpacked: None,
     };
     let client = shell.client()?;
     artifact::add_all(shell, &client, vec![addition], args.replace, &args.write).await
