@@ -486,6 +486,15 @@ fn checks_run_over_ssh() {
     assert!(matches!(site.next(), Event::Verified { failed: None, .. }));
     let looks = fs_err::read_to_string(sshd.server.file("looks")).expect("a file");
     assert_eq!(looks.lines().count(), 3);
+    let printed = sshd.printed(1);
+    let polls: Vec<&str> = printed.lines().filter(|line| line.contains(", poll ")).collect();
+    let [first, second, last] = &polls[..] else { panic!("{printed}") };
+    for (line, poll) in
+        [(first, "poll 1 after "), (second, "poll 2 after "), (last, "poll 3 after ")]
+    {
+        assert!(line.starts_with("hoist: check ") && line.contains(poll), "{printed}");
+    }
+    assert!(last.ends_with(" s: holds") && !second.ends_with(" s: holds"), "{printed}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use hoist_model::Exit;
 use hoist_testkit::controller_process::{Controller, share_key};
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::eventually;
@@ -150,4 +151,29 @@ fn second_controller_takes_over_the_run_of_a_killed_one() {
         listed[0]["id"] == *run && listed[0]["state"] == "ended"
     });
     far.was_done_once();
+}
+
+#[test]
+fn run_is_watched_and_stopped_through_another_controller() {
+    let far = Far::new();
+    let store = EtcdServer::shared().url(&fresh_name());
+    let dirs = ["one", "two"].map(|name| far.data_dir(name));
+    let first = far.start(&dirs[0], Some(&store));
+    share_key(&dirs[0], &dirs[1]);
+    let second = far.start(&dirs[1], Some(&store));
+    let run = far.begin(&first);
+    let watched = std::thread::scope(|scope| {
+        let watching = scope.spawn(|| second.hoist(&["deploy", "watch", &run]));
+        second.does(&["deploy", "stop", &run]);
+        fs_err::write(far.sshd.file("go"), "").expect("a file");
+        watching.join().expect("it does not panic")
+    });
+    let shown = String::from_utf8_lossy(&watched.stdout);
+    assert_eq!(watched.status.code(), Some(Exit::Stopped.code().into()), "{watched:?}");
+    assert!(shown.contains("slow@far1") && shown.contains("stopped"), "{shown}");
+    assert!(!far.sshd.file("last").exists(), "nothing new started");
+    for controller in [&first, &second] {
+        let stopped = controller.hoist(&["deploy", "watch", &run]);
+        assert_eq!(stopped.status.code(), watched.status.code(), "{stopped:?}");
+    }
 }
