@@ -51,6 +51,8 @@ const TEST: [Need; 31] = [
         package: "python3-yaml",
         elsewhere: &["/usr/lib/python3/dist-packages"],
     },
+    // The reader of the DHCP examples.
+    Need { file: "dnsmasq", package: "dnsmasq-base", elsewhere: SBIN },
     // Disks, and independent tools that check our disks.
     Need { file: "losetup", package: "mount", elsewhere: SBIN },
     Need { file: "partx", package: "util-linux", elsewhere: SBIN },

@@ -11,7 +11,7 @@ use super::{Extent, KINDS};
 use crate::{cargo, run_command, say};
 
 /// Each with its program. The stacks are the slowest, with half a minute.
-const TESTS: [(&str, &str); 23] = [
+const TESTS: [(&str, &str); 24] = [
     // etcd, PostgreSQL, setpriv, kill.
     ("store tests/contract", "etcd::values_and_keys_come_back_exactly"),
     ("store tests/contract", "postgres::values_and_keys_come_back_exactly"),
@@ -39,6 +39,8 @@ const TESTS: [(&str, &str); 23] = [
     ("agent tests/initramfs", "stacks::mirrors_and_volumes_are_remade_only_on_named_disks"),
     ("initramfs lib", "tree::tests::archive_round_trips_its_entries"),
     ("hoist tests/images", "agent::agent_image_is_built_and_uploaded"),
+    // dnsmasq.
+    ("hoist tests/images", "network_boot::dnsmasq_accepts_the_examples_of_the_page"),
     ("image lib", "pe::tests::other_programs_read_the_sections_that_were_added"),
     // QEMU with both firmwares and network cards, GRUB and systemd-boot.
     ("machine tests/boot", "bios_boots_a_linux_that_reaches_us"),

@@ -58,12 +58,128 @@ fn agent_image_is_built_and_uploaded() {
     assert_eq!(parts, ["agent", "tools", "modules"]);
     let listed = controller.does(&["artifact", "list", "-o", "name"]);
     assert!(names.iter().all(|name| listed.contains(name)), "{listed}");
+    let artifacts: Value =
+        serde_json::from_str(&controller.does(&["artifact", "list", "-o", "json"])).unwrap();
+    let provides = |name: &str| -> Vec<String> {
+        let mut all = artifacts.as_array().unwrap().iter();
+        let artifact = all.find(|artifact| artifact["name"] == name).unwrap();
+        serde_json::from_value(artifact["provides"].clone()).unwrap_or_default()
+    };
+    let tools = provides("agent-x86_64-initrd");
+    let expected = ["e2fsck", "mke2fs", "mkswap", "resize2fs"].map(|tool| format!("tool:{tool}"));
+    assert!(expected.iter().all(|tool| tools.contains(tool)), "{tools:?}");
+    let named = made["tools"].as_array().unwrap().iter().filter_map(Value::as_str);
+    assert_eq!(tools, named.map(|tool| format!("tool:{tool}")).collect::<Vec<_>>());
+    assert!(provides("agent-x86_64-kernel").is_empty(), "a kernel has no programs");
     let size = fs_err::metadata(out.join("agent.cpio.zst")).unwrap().len();
     assert_eq!(made["files"][1]["size"], size);
 
     let refused = run(&["--with", "no_such_driver"]);
     assert_eq!(refused.status.code(), Some(i32::from(Exit::Usage.code())), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("has no driver `no_such_driver`"));
+}
+
+/// `apt-cache` that knows one package without a version, as Debian has them for its newest kernel.
+const APT_CACHE: &str = r#"#!/bin/sh
+[ "$1 $2 $3" = "depends --important linux-image-test" ] || exit 100
+printf 'linux-image-test\n  Depends: linux-image-6.1.0-9-test\n'
+"#;
+
+/// `apt-get` that has the packages as files.
+const APT_GET: &str = r#"#!/bin/sh
+[ "$1 $2" = "download -q" ] || exit 100
+for package in "$PACKAGES/${3}"_*.deb; do
+    [ -f "$package" ] && cp "$package" . && exit 0
+done
+echo "E: Unable to locate package $3" >&2
+exit 100
+"#;
+
+/// Packs a package of this content for `apt-get`.
+fn package(packages: &Path, name: &str, tree: &Path) {
+    let control = tree.join("DEBIAN/control");
+    fs_err::create_dir_all(control.parent().unwrap()).unwrap();
+    let text = "Version: 1\nArchitecture: all\nMaintainer: test\nDescription: test\n";
+    fs_err::write(control, format!("Package: {name}\n{text}")).unwrap();
+    let mut pack = Command::new("dpkg-deb");
+    pack.args(["--root-owner-group", "-Znone", "--build"]).arg(tree);
+    let packed = pack.arg(packages.join(format!("{name}_1_all.deb"))).output().unwrap();
+    assert!(packed.status.success(), "{packed:?}");
+}
+
+#[test]
+fn agent_image_is_built_from_packages() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    for (name, script) in [("apt-cache", APT_CACHE), ("apt-get", APT_GET)] {
+        fs_err::create_dir_all(path("bin")).unwrap();
+        fs_err::write(path("bin").join(name), script).unwrap();
+        fs_err::set_permissions(path("bin").join(name), PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    fs_err::create_dir(path("packages")).unwrap();
+    // The kernel of setup, with its drivers, as a package.
+    let kernel = path("kernel");
+    fs_err::create_dir_all(kernel.join("lib/modules")).unwrap();
+    fs_err::create_dir(kernel.join("boot")).unwrap();
+    let modules = guest::modules().expect("set up");
+    let release = modules.file_name().unwrap();
+    let copied =
+        Command::new("cp").arg("-r").arg(&modules).arg(kernel.join("lib/modules")).status();
+    assert!(copied.unwrap().success());
+    let file = format!("boot/vmlinuz-{}", release.to_str().unwrap());
+    fs_err::copy(guest::kernel().expect("set up"), kernel.join(file)).unwrap();
+    package(&path("packages"), "linux-image-6.1.0-9-test", &kernel);
+    // Firmware where older and newer packages of Debian have it, and a package without any.
+    for (name, place) in [("firmware-old", "lib/firmware"), ("firmware-new", "usr/lib/firmware")] {
+        fs_err::create_dir_all(path(name).join(place)).unwrap();
+        fs_err::write(path(name).join(place).join("unused.bin"), "x").unwrap();
+        package(&path("packages"), name, &path(name));
+    }
+    package(&path("packages"), "no-firmware", &path("empty"));
+
+    fs_err::write(path("ca.pem"), "-----BEGIN CERTIFICATE-----\n").unwrap();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hoist"));
+        command.args(["agent", "image", "-o", "json", "--out"]).arg(path("out")).args(OTHER);
+        command.arg("--ca").arg(path("ca.pem")).args(more).env("HOIST_DATA_DIR", path("data"));
+        let others = std::env::var_os("PATH").unwrap_or_default();
+        let places = std::iter::once(path("bin")).chain(std::env::split_paths(&others));
+        command.env("PATH", std::env::join_paths(places).unwrap());
+        command.env("PACKAGES", path("packages")).output().unwrap()
+    };
+    let firmware = ["--package", "linux-image-test", "--firmware", "firmware-old,firmware-new"];
+    let made = run(&firmware);
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
+    let index: Value = serde_json::from_slice(&made.stdout).unwrap();
+    assert_eq!(index["release"], *release.to_str().unwrap());
+    let parts: Vec<&str> = index["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|part| part["part"].as_str())
+        .collect();
+    assert!(parts.contains(&"modules"), "{parts:?}");
+    let told = String::from_utf8_lossy(&made.stderr);
+    assert!(told.contains("no driver of the image asks for a file of this firmware"), "{told}");
+    let written = fs_err::read(path("out/kernel")).unwrap();
+    assert!(written == fs_err::read(guest::kernel().expect("set up")).unwrap());
+
+    for (words, reason) in [
+        (["--package", "linux-image-gone"], "`apt-cache` failed"),
+        (["--package", "linux-image-6.1.0-9-test"], "`apt-cache` failed"),
+        (["--firmware", "firmware-gone"], "Unable to locate package firmware-gone"),
+        (["--firmware", "no-firmware"], "firmware in package `no-firmware`"),
+    ] {
+        let words = if words[0] == "--firmware" {
+            [&firmware[..2], &words].concat()
+        } else {
+            words.to_vec()
+        };
+        let refused = run(&words);
+        assert_ne!(refused.status.code(), Some(0), "{words:?}");
+        let told = String::from_utf8_lossy(&refused.stderr);
+        assert!(told.contains(reason), "{words:?}: {told}");
+    }
 }
 
 #[test]
