@@ -374,7 +374,7 @@ fn dependency_entries_are_read_as_fuel_read_them() {
     assert_eq!(file["tasks"]["b"]["needs"], json!([{"task": "a", "on": "x"}]));
 }
 
-/// The task file as PyYAML reads it.
+/// The task file as `PyYAML` reads it.
 fn read_by_pyyaml(import: &Import) -> Value {
     let read = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)";
     let mut python = std::process::Command::new("python3")
