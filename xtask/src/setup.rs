@@ -26,7 +26,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
 /// Programs that only the tests use.
-const TEST: [Need; 31] = [
+const TEST: [Need; 32] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },

@@ -3,7 +3,6 @@
 //! Scripts are answered from one roster, without waiting; the boot log is kept in memory and
 //! written in the background. Selection and rendering belong to `hoist-boot`.
 
-mod ahead;
 mod boot_log;
 mod change;
 mod cloud_init;
@@ -36,7 +35,7 @@ use hoist_api::admin::Context;
 use hoist_boot::Booter;
 use hoist_boot::rule::BootRule;
 use hoist_model::{NodeId, PhoneHome};
-use hoist_site::{Registry, SeedProvider, States};
+use hoist_site::{Registry, Roster, SeedProvider, States};
 use hoist_store::StoreError;
 use http::{HeaderValue, header};
 use rustls_pki_types::CertificateDer;
@@ -49,6 +48,7 @@ use phone_home::Reports;
 use refresh::Refresh;
 use whole_site::WholeSites;
 
+use crate::ahead;
 use crate::enrollment::AgentsSent;
 use crate::http_client::{self, HttpClientError};
 use crate::site::Site;
@@ -208,8 +208,9 @@ impl Boot {
     pub fn start(&self) {
         let tasks = &self.chassis.tasks;
         let stop = tasks.stopping();
-        let ahead = ahead::work(self.registry.clone(), Arc::clone(&self.booter), stop.clone());
-        tasks.spawn("boot ahead", ahead);
+        let booter = Arc::clone(&self.booter);
+        let prepare = move |roster: &Arc<Roster>| booter.prepare(roster);
+        tasks.spawn("boot ahead", ahead::work(self.registry.clone(), stop.clone(), prepare));
         tasks.spawn("boot log", self.log.clone().flush(stop.clone()));
         tasks.spawn("boot log of others", self.log.clone().follow(stop.clone()));
         tasks.spawn("pending boots", self.pending_boots.clone().write(stop.clone()));

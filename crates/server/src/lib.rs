@@ -10,6 +10,7 @@
 
 // Shared by the contexts, and below all of them.
 pub mod age_identities;
+mod ahead;
 mod audited_commit;
 mod authorisation;
 pub mod data_dir;

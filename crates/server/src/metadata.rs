@@ -29,10 +29,11 @@ use async_trait::async_trait;
 use hoist_api::admin::Context;
 use hoist_metadata::LayerRule;
 use hoist_model::{GroupKey, NodeId};
-use hoist_site::SiteKey;
+use hoist_site::{Roster, SiteKey};
 use rustls_pki_types::CertificateDer;
 use secrecy::SecretString;
 
+use crate::ahead;
 use crate::boot::Boot;
 use crate::vault::Vault;
 use hoist_chassis::failure::Failure;
@@ -115,6 +116,16 @@ impl Metadata {
             readings: AnswerPermits::default(),
             node_up,
         }
+    }
+
+    /// Starts the background tasks.
+    pub(crate) fn start(&self) {
+        let tasks = &self.boot.chassis.tasks;
+        let stop = tasks.stopping();
+        let (provider, stopped) = (Arc::clone(&self.provider), stop.clone());
+        let prepare = move |roster: &Arc<Roster>| provider.prepare(roster, &stopped);
+        let ahead = ahead::work(self.boot.registry.clone(), stop.clone(), prepare);
+        tasks.spawn("documents ahead", ahead);
     }
 
     /// Sets the gauge of nodes whose documents lack layers.

@@ -98,12 +98,13 @@ exit 100
 /// Packs a package of this content for `apt-get`.
 fn package(packages: &Path, name: &str, tree: &Path) {
     let control = tree.join("DEBIAN/control");
-    fs_err::create_dir_all(control.parent().unwrap()).unwrap();
+    fs_err::create_dir_all(tree.join("DEBIAN")).expect("created");
     let text = "Version: 1\nArchitecture: all\nMaintainer: test\nDescription: test\n";
-    fs_err::write(control, format!("Package: {name}\n{text}")).unwrap();
+    fs_err::write(control, format!("Package: {name}\n{text}")).expect("written");
     let mut pack = Command::new("dpkg-deb");
     pack.args(["--root-owner-group", "-Znone", "--build"]).arg(tree);
-    let packed = pack.arg(packages.join(format!("{name}_1_all.deb"))).output().unwrap();
+    let packed =
+        pack.arg(packages.join(format!("{name}_1_all.deb"))).output().expect("dpkg-deb starts");
     assert!(packed.status.success(), "{packed:?}");
 }
 

@@ -138,6 +138,7 @@ impl Contexts {
     /// Starts the background tasks of the contexts.
     pub(super) fn start(&self) {
         self.boot.start();
+        self.metadata.start();
         self.provision.start();
         self.artifacts.start();
     }

@@ -1,8 +1,8 @@
 //! hoist's own documents and the seeds that lead to them.
 //!
-//! Documents of small layers are rendered at once, on the thread that answers. Others are rendered
-//! on separate threads, a few at once. All are cached. A node waits at most [`BUDGET`]; a later
-//! result is cached for its next request.
+//! Documents of small layers are rendered ahead of the first request, or at once, on the thread that
+//! answers. Others are rendered on separate threads, a few at once. All are cached. A node waits at
+//! most [`BUDGET`]; a later result is cached for its next request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,6 +21,10 @@ use super::under_way::UnderWay;
 
 /// Bytes of documents that are kept.
 const ROOM: usize = 256 * 1024 * 1024;
+
+/// Bytes of documents that are rendered ahead. The rest of the room is for nodes that ask, so that
+/// preparing never displaces their documents.
+const AHEAD: usize = ROOM / 2;
 
 /// How long a node waits for its documents.
 const BUDGET: Duration = Duration::from_secs(2);
@@ -63,6 +67,24 @@ impl Builtin {
             under_way: UnderWay::default(),
             failing,
         }))
+    }
+
+    /// Renders for these nodes, as far as that is quick and there is room.
+    pub(super) fn prepare<'a>(
+        &self,
+        roster: &Arc<Roster>,
+        nodes: impl Iterator<Item = &'a Arc<Node>>,
+    ) {
+        // Quick rendering needs compiled layers.
+        self.0.renderer.compiled(roster);
+        let mut bytes = 0;
+        for node in nodes {
+            let served = self.0.kept(roster, node).or_else(|| self.0.render_now(roster, node));
+            bytes += served.map_or(0, |served| NodeCache::<()>::weight(served.size()));
+            if bytes > AHEAD {
+                return;
+            }
+        }
     }
 
     /// A started rendering always finishes and is cached, even if the caller leaves.
@@ -242,6 +264,23 @@ mod tests {
         assert!(String::from_utf8_lossy(given.get(Document::UserData)).contains("n2"));
         let again = here(Ok(quick.at_once(&roster, &other).expect("documents")));
         assert!(Arc::ptr_eq(&given, &again), "it is kept");
+    }
+
+    #[test]
+    fn prepared_documents_are_those_of_a_request() {
+        let user_data =
+            serde_json::json!({"write_files": [{"path": "/etc/n", "content": "{{ node.name }}"}]});
+        let (roster, nodes) = site(serde_json::json!({"selector": "*", "user_data": user_data}));
+        let ahead = builtin();
+        ahead.prepare(&roster, nodes.iter());
+        let asked = Builtin::new(ahead.0.key.clone(), Arc::default(), Arc::default());
+        for node in &nodes {
+            let prepared = ahead.0.kept(&roster, node).expect("it is rendered ahead");
+            assert_eq!(prepared, asked.0.render(&roster, node));
+        }
+        ahead.prepare(&roster, nodes.iter());
+        let (kept, given) = (ahead.0.kept(&roster, &nodes[0]), ahead.at_once(&roster, &nodes[0]));
+        assert_eq!(kept.map(ProviderAnswer::Here), given, "a second preparation changes nothing");
     }
 
     #[tokio::test]

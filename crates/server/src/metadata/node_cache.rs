@@ -27,7 +27,12 @@ struct Shard<T> {
 impl<T> NodeCache<T> {
     /// Whether an entry of so many bytes finds room.
     pub(super) const fn fits(room: usize, bytes: usize) -> bool {
-        bytes + OVERHEAD <= room / SHARDS
+        Self::weight(bytes) <= room / SHARDS
+    }
+
+    /// The bytes that an entry of so many bytes counts for.
+    pub(super) const fn weight(bytes: usize) -> usize {
+        bytes + OVERHEAD
     }
 }
 
@@ -43,7 +48,7 @@ impl<T: Clone> NodeCache<T> {
     }
 
     pub(super) fn put(&self, node: NodeId, value: T, bytes: usize) {
-        let bytes = bytes + OVERHEAD;
+        let bytes = NodeCache::<T>::weight(bytes);
         let mut shard = self.shard(node);
         if let Some((_, before)) = shard.entries.remove(&node) {
             shard.bytes -= before;

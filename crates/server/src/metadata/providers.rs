@@ -10,6 +10,7 @@ use hoist_metadata::provider::{ProviderAnswer, ProviderError};
 use hoist_metadata::{MetadataProvider, Mode, Renderer};
 use hoist_model::{GroupKey, Node};
 use hoist_site::{Roster, SeedProvider, SeedRef, SiteKey};
+use tokio_util::sync::CancellationToken;
 
 use super::MetadataSettings;
 use super::builtin::Builtin;
@@ -24,6 +25,7 @@ use crate::http_client::{self, HttpClientError};
 pub struct Providers {
     site: Provider,
     groups: Vec<(GroupKey, Provider)>,
+    builtin: Arc<Builtin>,
     /// Of hoist's own documents.
     renderer: Arc<Renderer>,
     failing: Arc<FailingNodes>,
@@ -63,7 +65,15 @@ impl Providers {
         };
         let one = |(group, mode): &(GroupKey, Mode)| Ok((group.clone(), provider(mode)?));
         let groups = settings.groups.iter().map(one).collect::<Result<_, HttpClientError>>()?;
-        Ok(Self { site: provider(&settings.mode)?, groups, renderer, failing })
+        let site = provider(&settings.mode)?;
+        Ok(Self { site, groups, builtin, renderer, failing })
+    }
+
+    /// Renders hoist's own documents for nodes that have not asked yet.
+    pub(super) fn prepare(&self, roster: &Arc<Roster>, stop: &CancellationToken) {
+        let is_builtin = |node: &&Arc<Node>| matches!(self.mode_of(roster, node), Mode::Builtin);
+        let nodes = roster.nodes().take_while(|_| !stop.is_cancelled());
+        self.builtin.prepare(roster, nodes.filter(is_builtin));
     }
 
     /// Nodes whose documents lack layers that failed.

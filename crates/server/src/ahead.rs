@@ -1,13 +1,12 @@
-//! Prepares the boot answers of all nodes after each change of the roster, because all nodes may ask
-//! at the same time.
+//! Prepares answers for all nodes after each change of the roster, because all nodes may ask at the
+//! same time.
 //!
-//! Does not belong here: rendering of answers (`hoist_boot::Booter`).
+//! Does not belong here: rendering of the answers, which each context passes in.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoist_boot::Booter;
-use hoist_site::Registry;
+use hoist_site::{Registry, Roster};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +15,12 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Preparation takes at most one part in this many of the time, however often the site changes.
 const PART: u32 = 20;
 
-pub(crate) async fn work(registry: Registry, booter: Arc<Booter>, stop: CancellationToken) {
+/// Calls `prepare` with the present roster, and again after changes.
+pub(crate) async fn work(
+    registry: Registry,
+    stop: CancellationToken,
+    prepare: impl Fn(&Arc<Roster>) + Clone + Send + 'static,
+) {
     let mut changes = registry.changes();
     let mut pause = QUIET;
     loop {
@@ -26,10 +30,10 @@ pub(crate) async fn work(registry: Registry, booter: Arc<Booter>, stop: Cancella
         }
         changes.mark_unchanged();
         let started = Instant::now();
-        let booter = Arc::clone(&booter);
         let roster = registry.roster();
-        if let Err(error) = tokio::task::spawn_blocking(move || booter.prepare(&roster)).await {
-            tracing::error!(%error, "boot answers not prepared: the task failed; they are rendered on request");
+        let prepare = prepare.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || prepare(&roster)).await {
+            tracing::error!(%error, "answers not prepared: the task failed; they are rendered on request");
         }
         pause = QUIET.max(started.elapsed() * PART);
         tokio::select! {
