@@ -11,7 +11,7 @@ use hoist_diagnostic::Diagnostic;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use read::{Suggested, cloud_config, from_json, read, read_one, suggested};
+pub use read::{Suggestion, cloud_config, from_json, read, read_one, suggested};
 
 use crate::{
     ArtifactName, ArtifactSpec, BootConfigSpec, GroupKey, GroupSpec, MetadataLayerSpec, Name,

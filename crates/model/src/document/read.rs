@@ -64,7 +64,7 @@ pub fn read_one<T: DeserializeOwned>(source: &str, text: &[u8]) -> Result<T, Vec
 
 /// The message of a parser without its list of known fields, and a suggestion in place of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Suggested {
+pub struct Suggestion {
     pub message: String,
     pub hint: Option<String>,
     /// The known field that the hint suggests.
@@ -73,10 +73,10 @@ pub struct Suggested {
 
 /// Replaces the list of known fields by a suggestion. Both parsers report "unknown field `x`,
 /// expected …" followed by the known fields, quoted or not. Other messages are unchanged.
-pub fn suggested(message: &str) -> Suggested {
+pub fn suggested(message: &str) -> Suggestion {
     let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
     let Some((typed, rest)) = unknown else {
-        return Suggested { message: message.to_owned(), hint: None, field: None };
+        return Suggestion { message: message.to_owned(), hint: None, field: None };
     };
     let (_, list) = rest.split_once("expected ").unwrap_or_default();
     let list = list.strip_prefix("one of ").unwrap_or(list);
@@ -88,7 +88,7 @@ pub fn suggested(message: &str) -> Suggested {
         None if known.is_empty() => None,
         None => Some(format!("use one of {}", known.join(", "))),
     };
-    Suggested { message: format!("unknown field `{typed}`"), hint, field }
+    Suggestion { message: format!("unknown field `{typed}`"), hint, field }
 }
 
 fn utf8<'a>(source: &str, text: &'a [u8]) -> Result<&'a str, Vec<Diagnostic>> {
@@ -368,7 +368,7 @@ impl PieceDiagnostic {
 
     /// For an unknown field: the known field that was probably meant.
     fn suggest(mut self) -> Self {
-        let Suggested { message, hint, .. } = suggested(&self.diagnostic.message);
+        let Suggestion { message, hint, .. } = suggested(&self.diagnostic.message);
         if message != self.diagnostic.message {
             self.diagnostic = Diagnostic { at: String::new(), message, hint };
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use hoist_diagnostic::Diagnostic;
-use hoist_model::document::{Suggested, read_one, suggested};
+use hoist_model::document::{Suggestion, read_one, suggested};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use serde_path_to_error::{Path, Segment, deserialize};
@@ -88,7 +88,7 @@ impl TypeErrors {
 
     fn add(&mut self, at: impl Display, message: &str) {
         if self.found.len() < MAX_ERRORS {
-            let Suggested { message, hint, .. } = suggested(message);
+            let Suggestion { message, hint, .. } = suggested(message);
             self.found.push(Diagnostic { at: at.to_string(), message, hint });
         }
     }
