@@ -175,6 +175,7 @@ const MODULE_WALLS: &[ModuleWall] = &[
         source: SERVER,
         near: &[
             "age_identities",
+            "ahead",
             "audited_commit",
             "authorisation",
             "data_dir",

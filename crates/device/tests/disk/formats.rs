@@ -216,11 +216,11 @@ fn unpacked_image_must_have_its_declared_digest() {
 fn whole_and_cut(image: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut whole = Vec::new();
     let manifest = pack(image, &mut whole, 1).expect("it is memory");
-    let starts = manifest.chunks.iter().filter_map(|chunk| match chunk.kind {
+    let mut starts = manifest.chunks.iter().filter_map(|chunk| match chunk.kind {
         ChunkKind::Data { at, .. } if at > 0 => Some(at),
         _ => None,
     });
-    let frame = usize::try_from(starts.last().expect("a second frame")).expect("it is small");
+    let frame = usize::try_from(starts.next_back().expect("a second frame")).expect("it is small");
     let cut = whole[..frame].to_vec();
     let unpacked = zstd::decode_all(&cut[..]).expect("a complete stream");
     assert!(unpacked.len() < image.len() && image.starts_with(&unpacked));
