@@ -8,6 +8,7 @@ mod artifact;
 mod boot;
 mod bootscript;
 mod bss;
+mod cluster;
 mod deploy;
 mod error;
 mod inventory;

@@ -12,6 +12,7 @@ pub mod boot;
 pub mod bss;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod cluster;
 pub mod deploy;
 pub mod event;
 pub mod inventory;
