@@ -1,12 +1,16 @@
-//! Decisions about a cluster as functions of values: today the roles of its members.
+//! Decisions about a cluster as functions of values: who founds and joins it, who its members are,
+//! and which roles they have.
 //!
-//! [`role`] has the roles with their bounds, [`resources`] the hardware that the decision compares,
-//! [`planner`] assigns a role to each member, [`what_if`] reads a file of members and plans it
-//! offline.
+//! [`id`] has the identities of clusters, nodes and keys, [`role`] the roles with their bounds,
+//! [`resources`] the hardware that the decision compares, [`planner`] assigns a role to each member,
+//! [`what_if`] reads a file of members and plans it offline.
 //!
 //! Must never know: I/O, async, a clock, randomness, the store, the site, HTTP.
 
+mod hexadecimal;
+pub mod id;
 pub mod planner;
 pub mod resources;
 pub mod role;
+mod text_form;
 pub mod what_if;
