@@ -76,6 +76,14 @@ impl Pin {
     pub fn of_key(public_key_info: &[u8]) -> Self {
         Self(Sha256::digest(public_key_info).into())
     }
+
+    pub(crate) const fn from_bytes(bytes: [u8; HASH_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8; HASH_BYTES] {
+        &self.0
+    }
 }
 
 impl FromStr for Pin {

@@ -1,7 +1,8 @@
 //! Decisions about a cluster as functions of values: who founds and joins it, who its members are,
 //! and which roles they have.
 //!
-//! [`id`] has the identities of clusters, nodes and keys, [`role`] the roles with their bounds,
+//! [`id`] has the identities of clusters, nodes and keys, [`join_token`] the permission to join,
+//! [`role`] the roles with their bounds,
 //! [`resources`] the hardware that the decision compares, [`planner`] assigns a role to each member,
 //! [`what_if`] reads a file of members and plans it offline.
 //!
@@ -9,6 +10,7 @@
 
 mod hexadecimal;
 pub mod id;
+pub mod join_token;
 pub mod planner;
 pub mod resources;
 pub mod role;
