@@ -2,7 +2,7 @@
 //! and which roles they have.
 //!
 //! [`id`] has the identities of clusters, nodes and keys, [`join_token`] the permission to join,
-//! [`role`] the roles with their bounds,
+//! [`membership`] the members and the requests to join, //! [`role`] the roles with their bounds,
 //! [`resources`] the hardware that the decision compares, [`planner`] assigns a role to each member,
 //! [`what_if`] reads a file of members and plans it offline.
 //!
@@ -11,6 +11,7 @@
 mod hexadecimal;
 pub mod id;
 pub mod join_token;
+pub mod membership;
 pub mod planner;
 pub mod resources;
 pub mod role;

@@ -54,7 +54,7 @@ pub struct TokenScope {
 }
 
 /// One installation of a machine of the inventory: each reinstallation raises the generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Enrollment {
     pub machine: hoist_model::NodeId,
     pub generation: u64,
