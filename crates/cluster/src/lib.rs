@@ -8,6 +8,8 @@
 //!
 //! Must never know: I/O, async, a clock, randomness, the store, the site, HTTP.
 
+pub mod address;
+pub mod config;
 mod hexadecimal;
 pub mod id;
 pub mod join_token;
