@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod config;
+pub mod detection;
 mod hexadecimal;
 pub mod id;
 pub mod join_token;
