@@ -176,7 +176,7 @@ impl Listener {
                 },
             };
             accepted.increment(1);
-            let peer = Peer { addr, secure: host.tls.is_some(), certificates: Arc::default() };
+            let peer = Peer::new(addr, host.tls.is_some());
             let first = host.at_once(&stream, &peer);
             if matches!(first, Some(PlainEnd::End)) {
                 continue;
@@ -260,13 +260,7 @@ impl Host {
         };
         let (_, session) = stream.get_ref();
         let h2 = session.alpn_protocol() == Some(b"h2");
-        let certificates: Vec<_> = session
-            .peer_certificates()
-            .unwrap_or_default()
-            .iter()
-            .map(|certificate| certificate.clone().into_owned())
-            .collect();
-        let peer = Peer { certificates: certificates.into(), ..peer };
+        let peer = peer.after_handshake(session);
         if h2 {
             self.serve_http2(stream, peer).await;
         } else {

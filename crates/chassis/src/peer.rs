@@ -9,21 +9,33 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use ipnet::IpNet;
+use rustls::{ProtocolVersion, ServerConnection};
 use rustls_pki_types::CertificateDer;
+use zeroize::Zeroize;
 
 use crate::direct::Fields;
 use crate::failure::Failure;
 use crate::secret;
 
 /// The other end of the connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Peer {
     pub addr: SocketAddr,
     /// Over TLS.
     pub secure: bool,
     /// The certificates of the client, leaf first; verified to be of this site. Empty without one.
     pub certificates: Arc<[CertificateDer<'static>]>,
+    channel_binding: Option<Arc<ChannelBinding>>,
 }
+
+/// Keying material that only the two ends of one TLS connection can compute. A proof that covers it
+/// is worthless on any other connection, so it cannot be relayed.
+pub struct ChannelBinding([u8; CHANNEL_BINDING_BYTES]);
+
+/// The label under which both ends export their [`ChannelBinding`]; there is no context.
+pub const CHANNEL_BINDING_LABEL: &[u8] = b"EXPORTER-hoist-join-1";
+
+pub const CHANNEL_BINDING_BYTES: usize = 32;
 
 /// What stood in front of the path and was taken away: gateways route BSS by a prefix, and its
 /// clients know both forms. URLs that a node is to ask next have to carry it again.
@@ -47,9 +59,72 @@ const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const MAX_REQUEST_ID: usize = 64;
 
 impl Peer {
+    /// A client without certificates.
+    pub fn new(addr: SocketAddr, secure: bool) -> Self {
+        Self { addr, secure, certificates: Arc::default(), channel_binding: None }
+    }
+
+    /// The same client, after the TLS handshake of `session`.
+    ///
+    /// The connection takes the session away, so the channel binding is computed here, once for
+    /// each connection, and not when a handler asks for it.
+    pub(crate) fn after_handshake(self, session: &ServerConnection) -> Self {
+        let certificates = session.peer_certificates().unwrap_or_default();
+        Self {
+            certificates: certificates.iter().map(|one| one.clone().into_owned()).collect(),
+            channel_binding: ChannelBinding::of(session).map(Arc::new),
+            ..self
+        }
+    }
+
+    /// `None` on a plain connection, and below TLS 1.3.
+    pub fn channel_binding(&self) -> Option<&ChannelBinding> {
+        self.channel_binding.as_deref()
+    }
+
     /// Whether the request comes from this machine. An IPv4 address may be mapped to IPv6.
     pub fn is_loopback(&self) -> bool {
         self.addr.ip().to_canonical().is_loopback()
+    }
+}
+
+impl ChannelBinding {
+    /// Earlier versions of TLS export the same material for two sessions unless both ends use an
+    /// extension, so they get none.
+    fn of(session: &ServerConnection) -> Option<Self> {
+        if session.protocol_version() != Some(ProtocolVersion::TLSv1_3) {
+            return None;
+        }
+        let exported = session.export_keying_material(
+            Self([0; CHANNEL_BINDING_BYTES]),
+            CHANNEL_BINDING_LABEL,
+            None,
+        );
+        exported
+            .inspect_err(|error| tracing::warn!(%error, "TLS session exports no keying material"))
+            .ok()
+    }
+
+    pub fn as_bytes(&self) -> &[u8; CHANNEL_BINDING_BYTES] {
+        &self.0
+    }
+}
+
+impl AsMut<[u8]> for ChannelBinding {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for ChannelBinding {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl fmt::Debug for ChannelBinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChannelBinding(..)")
     }
 }
 
@@ -166,7 +241,7 @@ mod tests {
             ["10.0.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()].into_iter().collect();
         let client = |proxies: &Proxies, peer: &str, lines: &[&str]| {
             let addr = SocketAddr::new(peer.parse().unwrap(), 1);
-            let peer = Peer { addr, secure: false, certificates: [].into() };
+            let peer = Peer::new(addr, false);
             let value = |line: &&str| HeaderValue::from_bytes(line.as_bytes()).unwrap();
             let lines = lines.iter().map(|line| (FORWARDED_FOR, value(line)));
             proxies.client(&peer, &lines.collect::<http::HeaderMap>()).to_string()
@@ -204,7 +279,7 @@ mod tests {
             ("[::ffff:127.0.0.1]:1", true),
             ("10.0.0.1:1", false),
         ] {
-            let peer = Peer { addr: addr.parse().unwrap(), secure: false, certificates: [].into() };
+            let peer = Peer::new(addr.parse().unwrap(), false);
             assert_eq!(peer.is_loopback(), expected, "{addr}");
         }
     }

@@ -393,7 +393,7 @@ mod tests {
 
     fn peer() -> Peer {
         let addr = "192.0.2.1:1".parse().expect("an address");
-        Peer { addr, secure: false, certificates: [].into() }
+        Peer::new(addr, false)
     }
 
     fn answered(request: &[u8]) -> (Reply, String) {

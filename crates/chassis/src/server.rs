@@ -633,7 +633,7 @@ mod tests {
                 .body(axum::body::Body::empty())
                 .unwrap();
             let addr = addr.parse().unwrap();
-            request.extensions_mut().insert(Peer { addr, secure, certificates: [].into() });
+            request.extensions_mut().insert(Peer::new(addr, secure));
             let status = app.oneshot(request).await.unwrap().status();
             assert_eq!(status, expected, "{addr} {secure} {allowed}");
         }

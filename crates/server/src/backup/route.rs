@@ -206,7 +206,7 @@ mod tests {
                     .body(Body::empty())
                     .unwrap();
                 let addr = addr.parse().unwrap();
-                request.extensions_mut().insert(Peer { addr, secure, certificates: [].into() });
+                request.extensions_mut().insert(Peer::new(addr, secure));
                 let response = router.oneshot(request).await.unwrap();
                 assert_eq!(response.status(), expected, "{path} {addr} {secure}");
             }
