@@ -4,7 +4,8 @@
 //! `server.pem` (90 days, renewed automatically). The server certificate is swapped under a running
 //! listener: a renewal disconnects no client.
 //!
-//! Does not belong here: TLS connections (`listen`), and authorities of other services.
+//! Does not belong here: TLS connections (`listen`), the authority of a cluster
+//! (`cluster_authority`), and authorities of other services.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,6 +25,7 @@ use rcgen::{
 };
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
@@ -47,7 +49,7 @@ const SERVER_LIFETIME: SignedDuration = SignedDuration::from_hours(90 * 24);
 const ROOT_PATH_LENGTH: u8 = 1;
 
 /// Clocks of machines that boot for the first time are often late.
-const BACKDATED: SignedDuration = SignedDuration::from_hours(24);
+pub(crate) const BACKDATED: SignedDuration = SignedDuration::from_hours(24);
 
 /// Interval between checks whether the server certificate is due for renewal.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_hours(1);
@@ -157,6 +159,24 @@ impl Ca {
         &self.names
     }
 
+    /// `<data-dir>/ca`.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn root(&self) -> &CertificateDer<'static> {
+        &self.root
+    }
+
+    /// The root as a signer. Fails with [`CaError::RootAway`] when its key is kept elsewhere.
+    pub(crate) fn root_issuer(&self) -> Result<Issuer<'static, KeyPair>, CaError> {
+        root_issuer(&self.dir, &self.root)
+    }
+
     /// The root certificate, for those who are to trust this site.
     pub fn root_pem(&self) -> &str {
         &self.root_pem
@@ -175,21 +195,24 @@ impl Ca {
     /// TLS for the listener. Clients may present a certificate of this site; the routes decide what
     /// it allows.
     pub(crate) fn server_config(&self) -> Result<rustls::ServerConfig, CaError> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.root.clone()).map_err(CaError::Tls)?;
-        let provider = provider();
-        let clients =
-            WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
-                .allow_unauthenticated()
-                .build()
-                .map_err(|error| CaError::Tls(rustls::Error::General(error.to_string())))?;
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        let clients = self.client_verifier()?;
+        let mut config = rustls::ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(CaError::Tls)?
             .with_client_cert_verifier(clients)
             .with_cert_resolver(Arc::clone(&self.current) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
+    }
+
+    /// Accepts client certificates that chain to the root, and clients without one.
+    pub(crate) fn client_verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, CaError> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.root.clone()).map_err(CaError::Tls)?;
+        WebPkiClientVerifier::builder_with_provider(roots.into(), provider())
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| CaError::Tls(rustls::Error::General(error.to_string())))
     }
 }
 
@@ -205,8 +228,13 @@ impl fmt::Debug for Ca {
 /// `sha256:<hex>` over the public key of a certificate. It survives a renewal of the certificate
 /// with the same key.
 pub fn pin(certificate: &CertificateDer<'_>) -> Option<String> {
+    spki_sha256(certificate).map(|hash| format!("sha256:{hash}"))
+}
+
+/// The SHA-256 of a certificate's public key info, as hexadecimal digits.
+pub fn spki_sha256(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    Some(format!("sha256:{}", secret::hex(&secret::sha256(parsed.public_key().raw))))
+    Some(secret::hex(&secret::sha256(parsed.public_key().raw)))
 }
 
 /// The pin of a root that is to be used somewhere, if it can be: the certificate is one, and the
@@ -274,7 +302,7 @@ fn ensure_root(dir: &Path, now: Timestamp) -> Result<String, CaError> {
     let key = KeyPair::generate().map_err(CaError::Make)?;
     let name = format!("hoist site {}", secret::random_text(8));
     let mut params = root_params(&name);
-    set_validity(&mut params, now, ROOT_LIFETIME);
+    set_validity(&mut params, now - BACKDATED, now + ROOT_LIFETIME);
     let pem = params.self_signed(&key).map_err(CaError::Make)?.pem();
     let key_pem = zeroize::Zeroizing::new(key.serialize_pem());
     secret::write_atomic(&key_path, key_pem.as_bytes(), 0o600).map_err(CaError::File)?;
@@ -383,12 +411,7 @@ fn san_names(names: &[GeneralName<'_>]) -> BTreeSet<ServerName> {
         .collect()
 }
 
-fn issue_server(
-    dir: &Path,
-    root: &CertificateDer<'_>,
-    names: &BTreeSet<ServerName>,
-    now: Timestamp,
-) -> Result<CertifiedKey, CaError> {
+fn root_issuer(dir: &Path, root: &CertificateDer<'_>) -> Result<Issuer<'static, KeyPair>, CaError> {
     let key_path = dir.join("root.key");
     let root_key = fs::read_to_string(&key_path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => CaError::RootAway { path: key_path.clone() },
@@ -412,8 +435,16 @@ fn issue_server(
         .next()
         .and_then(|name| name.as_str().ok())
         .unwrap_or_default();
-    let issuer = Issuer::new(root_params(name), root_key);
+    Ok(Issuer::new(root_params(name), root_key))
+}
 
+fn issue_server(
+    dir: &Path,
+    root: &CertificateDer<'_>,
+    names: &BTreeSet<ServerName>,
+    now: Timestamp,
+) -> Result<CertifiedKey, CaError> {
+    let issuer = root_issuer(dir, root)?;
     let key = KeyPair::generate().map_err(CaError::Make)?;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -423,7 +454,7 @@ fn issue_server(
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
-    set_validity(&mut params, now, SERVER_LIFETIME);
+    set_validity(&mut params, now - BACKDATED, now + SERVER_LIFETIME);
     let certificate = params.signed_by(&key, &issuer).map_err(CaError::Make)?;
 
     let key_pem = zeroize::Zeroizing::new(key.serialize_pem());
@@ -457,15 +488,18 @@ fn san_type(name: &ServerName) -> Result<SanType, CaError> {
 }
 
 /// Sets the dates. rcgen's own date type cannot be named without its crate, only computed with.
-fn set_validity(params: &mut CertificateParams, now: Timestamp, lifetime: SignedDuration) {
+pub(crate) fn set_validity(params: &mut CertificateParams, from: Timestamp, until: Timestamp) {
     let since_epoch =
         |time: Timestamp| Duration::from_secs(u64::try_from(time.as_second()).unwrap_or(0));
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    params.not_before = epoch + since_epoch(now - BACKDATED);
-    params.not_after = epoch + since_epoch(now + lifetime);
+    params.not_before = epoch + since_epoch(from);
+    params.not_after = epoch + since_epoch(until);
 }
 
-fn parse_certificate(path: &Path, pem: &[u8]) -> Result<CertificateDer<'static>, CaError> {
+pub(crate) fn parse_certificate(
+    path: &Path,
+    pem: &[u8],
+) -> Result<CertificateDer<'static>, CaError> {
     let damaged = |detail: String| CaError::Damaged { path: path.to_owned(), detail };
     let certificate =
         CertificateDer::from_pem_slice(pem).map_err(|error| damaged(error.to_string()))?;

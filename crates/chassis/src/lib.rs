@@ -1,7 +1,8 @@
 //! The chassis: everything that each HTTP route stands on.
 //!
 //! Belongs here: listeners and acceptor threads, answering from memory, the route table and its
-//! `OpenAPI` document, authentication, tokens, JWKS, the CA and certificates, the audit log,
+//! `OpenAPI` document, authentication, tokens, JWKS, the CA, certificates of cluster members, the
+//! audit log,
 //! events, background tasks, health, metrics, extractors and problem answers. The chassis serves
 //! its own routes for tokens, audit, events and health.
 //!
@@ -17,7 +18,9 @@ mod admin;
 pub mod audit;
 pub mod auth;
 pub mod ca;
+pub mod certificate_request;
 pub mod clock;
+pub mod cluster_authority;
 mod compress;
 pub mod direct;
 pub mod events;
@@ -30,6 +33,7 @@ pub mod jwks;
 pub mod large_answer;
 mod listen;
 pub mod log_limit;
+pub mod member;
 mod observe;
 pub mod open_files;
 pub mod openapi;

@@ -14,11 +14,11 @@ use jiff::Timestamp;
 pub struct Principal {
     who: Caller,
     grants: Arc<[Grant]>,
-    /// When the token ends by itself.
+    /// When the token or certificate ends by itself.
     expires: Option<Timestamp>,
 }
 
-/// A response extension: the answer is for the holder of a token.
+/// A response extension: the answer is for the holder of a token, or for a member.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerToToken;
 
@@ -35,6 +35,11 @@ pub enum Caller {
     },
     Jwt {
         subject: String,
+    },
+    /// A machine with a certificate of the cluster.
+    Member {
+        cluster: String,
+        node: String,
     },
 }
 
@@ -93,7 +98,7 @@ impl Principal {
         Self { grants: grants.into(), ..self }
     }
 
-    /// The same, by a token that ends then.
+    /// The same, by a token or certificate that ends then.
     #[must_use]
     pub fn until(self, expires: Option<Timestamp>) -> Self {
         Self { expires, ..self }
@@ -175,6 +180,7 @@ impl fmt::Display for Caller {
             Self::Admin => f.write_str("admin"),
             Self::Token { id, .. } => write!(f, "token/{id}"),
             Self::Jwt { subject } => write!(f, "jwt/{subject}"),
+            Self::Member { node, .. } => write!(f, "member/{node}"),
         }
     }
 }
