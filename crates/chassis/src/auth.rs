@@ -1,6 +1,6 @@
 //! The gate in front of every route: authentication, rights and the limits of a request.
 //!
-//! Does not belong here: tokens (`token`), JWTs (`jwks`), and rights to single documents, which
+//! Does not belong here: tokens (`token`), JWTs (`jwks`), members (`member`), and rights to single documents, which
 //! the contexts check.
 
 use std::collections::HashSet;
@@ -34,12 +34,13 @@ use crate::failure::Failure;
 use crate::host::HostNames;
 use crate::jwks::JwtError;
 use crate::log_limit::LogLimit;
+use crate::member::Member;
 use crate::peer::{Peer, RequestId};
 use crate::principal::{AnswerToToken, Caller, Grant, Principal, Reach};
 use crate::route::{AccessClass, Legacy, RouteSpec, Template};
 use crate::tasks::Tasks;
 use crate::token::TokenError;
-use crate::validity::{TokenEnd, TokenProblem, Verifier};
+use crate::validity::{Credential, CredentialEnd, MemberProblem, TokenProblem, Verifier};
 
 /// Failed attempts of one address in [`WINDOW`] that are still answered with 401. Right credentials
 /// always pass, so a guesser cannot lock other clients out.
@@ -193,18 +194,19 @@ impl Gate {
         mut request: Request,
         next: Next,
     ) -> Result<Response, Failure> {
-        let principal = self.admit(spec, &request)?;
+        let Admission { principal, credential, member } = self.admit(spec, &request)?;
         check_query(spec, &request)?;
         let limit = spec.body_limit.unwrap_or(self.body_limit);
         if content_length(request.headers()).is_some_and(|length| length > limit) {
             drain(request).await;
             return Err(too_large());
         }
-        let token =
-            self.token(spec, &request, &principal).map(|token| Zeroizing::new(token.to_owned()));
-        let ending = || token.as_ref().map(|token| self.verifier.ending(token));
+        let ending = || credential.clone().map(|credential| self.verifier.ending(credential));
         let draft = draft_of(spec, &principal, &request);
         request.extensions_mut().insert(principal);
+        if let Some(member) = member {
+            request.extensions_mut().insert(member);
+        }
         // Limited even when a length was given: the two need not agree.
         let mut request = request.map(|body| Body::new(Limited::new(body, limit)));
         if !spec.writes() {
@@ -247,24 +249,11 @@ impl Gate {
         let answer = self.within_time(spec, receiver);
         let answer = match &mut ending {
             // An agent's request for work is a write that may wait long.
-            Some(ending) if spec.access == AccessClass::Agent => ending.or(answer).await??,
+            Some(ending) if spec.access.takes_members() => ending.or(answer).await??,
             _ => answer.await?,
         };
         let panicked = || Failure::new(Code::Internal, "the handler panicked; the log has more");
         Ok(bound(answer.map_err(|_| panicked())?, ending))
-    }
-
-    /// The token that a request was let in with.
-    fn token<'r>(
-        &self,
-        spec: &RouteSpec,
-        request: &'r Request,
-        principal: &Principal,
-    ) -> Option<&'r str> {
-        if *principal.who() == Caller::Anonymous {
-            return None;
-        }
-        self.credentials(spec.more_for.unwrap_or(spec.access), request)
     }
 
     async fn within_time<F: Future>(
@@ -285,8 +274,8 @@ impl Gate {
         })
     }
 
-    /// The principal of a request, if it may use the route.
-    fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Principal, Failure> {
+    /// The principal of a request with its credential, if it may use the route.
+    fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Admission, Failure> {
         let Some((verb, context)) = spec.needs(&self.policy) else {
             return match (spec.access, spec.more_for) {
                 (AccessClass::Bss { verb }, _) => {
@@ -294,23 +283,27 @@ impl Gate {
                     if request.headers().contains_key(header::ORIGIN) {
                         self.hosts.check(request.uri(), request.headers())?;
                     }
-                    Ok(open_bss(verb))
+                    Ok(open_bss(verb).into())
                 }
                 (_, Some(access)) => self.recognise(access, request),
                 // Credentials are ignored: a booting node must not fail over a stale header.
-                _ => Ok(Principal::anonymous()),
+                _ => Ok(Principal::anonymous().into()),
             };
         };
-        if matches!(spec.access, AccessClass::Admin { .. } | AccessClass::Agent) {
+        if matches!(spec.access, AccessClass::Admin { .. }) || spec.access.takes_members() {
             self.hosts.check(request.uri(), request.headers())?;
         }
-        let principal = self.identify(spec.access, request)?;
-        if self.is_any_jwt(spec.access, &principal) {
-            return Ok(principal);
+        if spec.access == AccessClass::Member {
+            return self.admit_member(request);
+        }
+        let admission = self.identify(spec.access, request)?;
+        let principal = &admission.principal;
+        if self.is_any_jwt(spec.access, principal) {
+            return Ok(admission);
         }
         match principal.reach(verb, context) {
-            Reach::All => Ok(principal),
-            Reach::Some(_) if spec.selective || spec.access == AccessClass::Agent => Ok(principal),
+            Reach::All => Ok(admission),
+            Reach::Some(_) if spec.selective || spec.access == AccessClass::Agent => Ok(admission),
             Reach::Some(_) => Err(Failure::new(
                 Code::Forbidden,
                 "this route is not limited to nodes, but your token is",
@@ -318,6 +311,11 @@ impl Gate {
             .with_remedy("ask for a token without a selector")),
             Reach::None => {
                 metrics::counter!("hoist_auth_failures_total", "reason" => "scope").increment(1);
+                if admission.member.is_some() {
+                    let detail = "this member is not the agent of a node in the inventory";
+                    return Err(Failure::new(Code::Forbidden, detail)
+                        .with_remedy("link the member to its node, or send a token of the agent"));
+                }
                 let detail = format!("your token does not allow `{verb}` in `{context}`");
                 Err(Failure::new(Code::Forbidden, detail)
                     .with_remedy("`hoist token create` makes one that does"))
@@ -327,21 +325,39 @@ impl Gate {
 
     /// Who is asking on a route that also answers anonymous callers. A caller who sends a token
     /// means to be recognised, so a bad one is refused.
-    fn recognise(&self, access: AccessClass, request: &Request) -> Result<Principal, Failure> {
+    fn recognise(&self, access: AccessClass, request: &Request) -> Result<Admission, Failure> {
         match (access, access.needs(&self.policy)) {
-            (AccessClass::Bss { verb }, None) => Ok(open_bss(verb)),
+            (AccessClass::Bss { verb }, None) => Ok(open_bss(verb).into()),
             (_, Some(_)) if self.credentials(access, request).is_some() => {
                 self.identify(access, request)
             }
-            _ => Ok(Principal::anonymous()),
+            _ => Ok(Principal::anonymous().into()),
         }
     }
 
-    /// The holder of the token that the request carries.
-    fn identify(&self, access: AccessClass, request: &Request) -> Result<Principal, Failure> {
-        let peer = request.extensions().get::<Peer>().ok_or_else(|| {
-            Failure::new(Code::Internal, "the listener did not say who is asking")
-        })?;
+    /// A member, on a route for members only.
+    fn admit_member(&self, request: &Request) -> Result<Admission, Failure> {
+        let peer = peer_of(request)?;
+        if bearer(request.headers()).is_some() {
+            let detail = "this route takes a member certificate and no token";
+            return Err(Failure::new(Code::Forbidden, detail)
+                .with_remedy("send the request without `Authorization`"));
+        }
+        if peer.certificates.is_empty() {
+            let detail = "this route needs a member certificate";
+            return Err(Failure::new(Code::Unauthenticated, detail)
+                .with_remedy("present the certificate that the cluster issued, over TLS"));
+        }
+        self.identify_member(peer)
+    }
+
+    /// The holder of the token that the request carries, or else the member whose certificate its
+    /// connection has.
+    ///
+    /// A token is sent on purpose and a certificate belongs to the connection, so the token counts
+    /// where there are both. Their rights are never added up.
+    fn identify(&self, access: AccessClass, request: &Request) -> Result<Admission, Failure> {
+        let peer = peer_of(request)?;
         let plain = !peer.secure && !peer.is_loopback();
         if plain && !self.is_as_bss(access) && !self.policy.allow_plain_admin {
             return Err(Failure::new(
@@ -350,9 +366,18 @@ impl Gate {
             )
             .with_remedy("use the TLS address, or set `allow_plain_admin`"));
         }
-        let principal = self.authenticate(self.credentials(access, request), peer)?;
+        let token = self.credentials(access, request);
+        if token.is_none() && access.takes_members() && !peer.certificates.is_empty() {
+            return self.identify_member(peer);
+        }
+        let principal = self.authenticate(token, peer)?;
+        let credential = token.map(|token| Credential::Token(Zeroizing::new(token.to_owned())));
         if self.is_any_jwt(access, &principal) {
-            return Ok(principal.with(boot_grant()));
+            return Ok(Admission {
+                principal: principal.with(boot_grant()),
+                credential,
+                member: None,
+            });
         }
         let has_audience = self.verifier.jwks.as_ref().is_none_or(|jwks| jwks.has_audience());
         if matches!(principal.who(), Caller::Jwt { .. }) && !has_audience {
@@ -360,7 +385,28 @@ impl Gate {
             return Err(Failure::new(Code::Forbidden, detail)
                 .with_remedy("set `auth.audience`, and use tokens that name it"));
         }
-        Ok(principal)
+        Ok(Admission { principal, credential, member: None })
+    }
+
+    /// The member that the connection's certificates name. Not counted as a guess: certificates
+    /// cannot be guessed.
+    fn identify_member(&self, peer: &Peer) -> Result<Admission, Failure> {
+        let problem = match self.verifier.identify_member(&peer.certificates) {
+            Ok(member) => {
+                return Ok(Admission {
+                    principal: member.principal(),
+                    credential: Some(Credential::Member(member.certificate.clone())),
+                    member: Some(member),
+                });
+            }
+            Err(problem) => problem,
+        };
+        let reason = member_reason(&problem);
+        metrics::counter!("hoist_auth_failures_total", "reason" => reason).increment(1);
+        if let Some(left_out) = self.failure_lines.permit() {
+            tracing::warn!(peer = %peer.addr, reason, left_out, "member not admitted");
+        }
+        Err(member_failure(&problem))
     }
 
     fn credentials<'r>(&self, access: AccessClass, request: &'r Request) -> Option<&'r str> {
@@ -411,8 +457,29 @@ impl Gate {
     }
 }
 
-/// The answer, which ends with the token it is for.
-fn bound(mut response: Response, ending: Option<TokenEnd>) -> Response {
+/// The principal of a request, and the credential that it was let in with.
+struct Admission {
+    principal: Principal,
+    credential: Option<Credential>,
+    member: Option<Member>,
+}
+
+/// Without a credential.
+impl From<Principal> for Admission {
+    fn from(principal: Principal) -> Self {
+        Self { principal, credential: None, member: None }
+    }
+}
+
+fn peer_of(request: &Request) -> Result<&Peer, Failure> {
+    request
+        .extensions()
+        .get::<Peer>()
+        .ok_or_else(|| Failure::new(Code::Internal, "the listener did not say who is asking"))
+}
+
+/// The answer, which ends with the credential it is for.
+fn bound(mut response: Response, ending: Option<CredentialEnd>) -> Response {
     match ending {
         None => response,
         Some(ending) => {
@@ -578,6 +645,38 @@ fn jwt_reason(error: &JwtError) -> &'static str {
         JwtError::Expired => "expired",
         JwtError::UnknownKey => "unknown_key",
         _ => "wrong",
+    }
+}
+
+fn member_reason(problem: &MemberProblem) -> &'static str {
+    match problem {
+        MemberProblem::NotAMember => "not_a_member",
+        MemberProblem::Expired(_) => "member_expired",
+        MemberProblem::Unknown(_) => "member_unknown",
+    }
+}
+
+fn member_failure(problem: &MemberProblem) -> Failure {
+    match problem {
+        MemberProblem::NotAMember => {
+            let detail = "the client certificate is not one of a cluster member";
+            Failure::new(Code::Unauthenticated, detail)
+                .with_remedy("present the chain that the cluster issued, or send a token")
+        }
+        MemberProblem::Expired(certificate) => {
+            let detail = format!("the member certificate ended at {}", certificate.not_after);
+            Failure::new(Code::Unauthenticated, detail)
+                .with_remedy("check the clock; connect with the renewed certificate, or join again")
+        }
+        MemberProblem::Unknown(certificate) => {
+            let detail = format!(
+                "member `{}` is unknown or expelled, or its certificate with serial {} was replaced",
+                certificate.node, certificate.serial
+            );
+            Failure::new(Code::Forbidden, detail).with_remedy(
+                "connect with the newest certificate, or let the machine join with a new join token",
+            )
+        }
     }
 }
 

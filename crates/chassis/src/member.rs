@@ -19,7 +19,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::x509::X509Name;
 
 use crate::failure::Failure;
-use crate::principal::{Grant, Principal, Who};
+use crate::principal::{Caller, Grant, Principal};
 
 /// The organisation in the subject of every cluster authority. Nothing else that the root signs may
 /// have it: together with the uid it is the right to name members of that cluster.
@@ -183,7 +183,7 @@ impl Member {
     pub(crate) fn principal(&self) -> Principal {
         let MemberCertificate { cluster, node, not_after, .. } = self.certificate.clone();
         let grants: Vec<_> = self.grant.inventory_node.iter().map(agent_of).collect();
-        Principal::new(Who::Member { cluster, node }, grants).until(Some(not_after))
+        Principal::new(Caller::Member { cluster, node }, grants).until(Some(not_after))
     }
 }
 

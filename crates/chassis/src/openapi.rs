@@ -33,7 +33,10 @@ pub fn document(table: &RouteTable) -> Value {
         },
         "paths": paths,
         "components": {
-            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "securitySchemes": {
+                "token": { "type": "http", "scheme": "bearer" },
+                "member": { "type": "mutualTLS" },
+            },
             "responses": {
                 "Problem": {
                     "description": "What went wrong, and what to do about it",
@@ -89,9 +92,13 @@ fn operation(spec: &RouteSpec, generator: &mut SchemaGenerator) -> Value {
         operation["requestBody"] = json!({ "required": true, "content": content });
     }
     match spec.access {
-        AccessClass::Admin { .. } | AccessClass::Bss { .. } | AccessClass::Agent => {
+        AccessClass::Admin { .. } | AccessClass::Bss { .. } => {
             operation["security"] = json!([{ "token": [] }]);
         }
+        AccessClass::Agent => {
+            operation["security"] = json!([{ "token": [] }, { "member": [] }]);
+        }
+        AccessClass::Member => operation["security"] = json!([{ "member": [] }]),
         AccessClass::Lockable { .. } => operation["security"] = json!([{}, { "token": [] }]),
         AccessClass::Open | AccessClass::Proof => operation["security"] = json!([]),
     }

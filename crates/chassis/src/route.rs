@@ -58,8 +58,11 @@ pub enum AccessClass {
     /// BSS's own clients: what `bss.auth` asks for.
     Bss { verb: Verb },
     /// The agent of a node: a token with `write` in the context `agent`, whose selector names the
-    /// node. The handler compares it with the node it is asked about.
+    /// node, or the certificate of the member that is this node. The handler compares it with the
+    /// node it is asked about.
     Agent,
+    /// Members of the cluster, by certificate only: what a member does about its own membership.
+    Member,
     /// The request carries its own proof (a join or provision token) and the handler checks it.
     Proof,
 }
@@ -590,8 +593,14 @@ impl AccessClass {
                 BssAuth::Token | BssAuth::Jwks => Some((verb, Context::Boot)),
                 BssAuth::Open => None,
             },
-            Self::Agent => Some((Verb::Write, Context::Agent)),
+            // A member needs no right for `Member`, and no right opens it to others.
+            Self::Agent | Self::Member => Some((Verb::Write, Context::Agent)),
         }
+    }
+
+    /// Whether the certificate of a member counts on its routes.
+    pub(crate) fn takes_members(self) -> bool {
+        matches!(self, Self::Agent | Self::Member)
     }
 
     /// Whether its routes answer callers without a token, unless the site locks them.
@@ -608,6 +617,7 @@ impl fmt::Display for AccessClass {
             Self::Admin { context, verb } => write!(f, "admin {context}:{verb}"),
             Self::Bss { verb } => write!(f, "bss {}:{verb}", Context::Boot),
             Self::Agent => f.write_str("agent"),
+            Self::Member => f.write_str("member"),
             Self::Proof => f.write_str("proof"),
         }
     }

@@ -33,6 +33,7 @@ use crate::host::HostNames;
 use crate::jwks::{Jwks, JwksConfig};
 use crate::listen::{App, Host, Limits, Listener, defer_silent};
 use crate::log_limit::LogLimit;
+use crate::member::{Members, NoMembers};
 use crate::peer::Proxies;
 use crate::route::{Route, RouteError, RouteTable};
 use crate::tasks::Tasks;
@@ -103,6 +104,7 @@ pub struct ServerBuilder {
     jwks: Option<JwksConfig>,
     proxies: Proxies,
     write_scope: WriteScope,
+    members: Arc<dyn Members>,
     routes: Vec<Route>,
 }
 
@@ -170,6 +172,7 @@ impl Server {
             jwks: None,
             proxies: Proxies::default(),
             write_scope: no_scope,
+            members: Arc::new(NoMembers),
             routes: Vec::new(),
         }
     }
@@ -239,6 +242,13 @@ impl ServerBuilder {
         self
     }
 
+    /// The members of the cluster; none by default.
+    #[must_use]
+    pub fn members(mut self, members: Arc<dyn Members>) -> Self {
+        self.members = members;
+        self
+    }
+
     /// Adds routes that need nothing of the chassis.
     #[must_use]
     pub fn routes(mut self, routes: Vec<Route>) -> Self {
@@ -294,6 +304,11 @@ impl PreparedServer {
     /// Adds the routes of a context.
     pub fn add_routes(&mut self, routes: Vec<Route>) {
         self.builder.routes.extend(routes);
+    }
+
+    /// As [`ServerBuilder::members`], for a membership that is made with the chassis.
+    pub fn set_members(&mut self, members: Arc<dyn Members>) {
+        self.builder.members = members;
     }
 
     /// Binds, starts everything and returns. Nothing listens when this fails.
@@ -388,6 +403,8 @@ impl PreparedServer {
             verifier: Verifier {
                 tokens: Arc::clone(&chassis.tokens),
                 jwks: jwks.clone(),
+                members: Arc::clone(&builder.members),
+                root: chassis.ca.root().clone(),
                 clock: Arc::clone(&chassis.clock),
             },
             audit: chassis.audit.clone(),

@@ -1,8 +1,9 @@
-//! Checks that the token of a request is still valid.
+//! Checks that the token or member certificate of a request is still valid.
 //!
 //! A request is let in once; its answer may go on for days. Guarantees: an answer that is made as
 //! it is read, and a request that waits, end when their token is revoked, has expired, or allows
-//! something else than it did.
+//! something else than it did; and in the same way when their member is expelled, its certificate
+//! has expired or was replaced, or its grant has changed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,12 +15,14 @@ use axum::response::Response;
 use hoist_api::Code;
 use http::header;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use rustls_pki_types::CertificateDer;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::jwks::{Jwks, JwtError};
+use crate::member::{Member, MemberCertificate, Members};
 use crate::principal::{Caller, Principal};
 use crate::route::Live;
 use crate::token::{TokenError, Tokens};
@@ -27,12 +30,22 @@ use crate::token::{TokenError, Tokens};
 /// The longest time between two readings of the clock, which may be set.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The sources of valid tokens. Reads memory only.
+/// Checks tokens and member certificates. Reads memory only.
 #[derive(Debug, Clone)]
 pub(crate) struct Verifier {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) jwks: Option<Arc<Jwks>>,
+    pub(crate) members: Arc<dyn Members>,
+    /// The site's root.
+    pub(crate) root: CertificateDer<'static>,
     pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// What a request was let in with.
+#[derive(Clone)]
+pub(crate) enum Credential {
+    Token(Zeroizing<String>),
+    Member(MemberCertificate),
 }
 
 /// Why a token is not good.
@@ -40,6 +53,16 @@ pub(crate) struct Verifier {
 pub(crate) enum TokenProblem {
     Token(TokenError),
     Jwt(JwtError),
+}
+
+/// Why a client certificate is not good.
+#[derive(Debug)]
+pub(crate) enum MemberProblem {
+    /// It is of this site, and not a member's.
+    NotAMember,
+    Expired(MemberCertificate),
+    /// The membership does not have it: see [`Members::find`].
+    Unknown(MemberCertificate),
 }
 
 impl Verifier {
@@ -53,27 +76,75 @@ impl Verifier {
         }
     }
 
-    /// The end of a token that was good when a request was let in.
-    pub(crate) fn ending(&self, token: &str) -> TokenEnd {
+    /// The member that presented these certificates, which TLS has verified.
+    pub(crate) fn identify_member(
+        &self,
+        presented: &[CertificateDer<'_>],
+    ) -> Result<Member, MemberProblem> {
+        let certificate = MemberCertificate::read(presented, &self.root);
+        self.check_member(&certificate.ok_or(MemberProblem::NotAMember)?)
+    }
+
+    /// A connection, and a resumed session, may outlive the certificate that TLS has verified.
+    fn check_member(&self, certificate: &MemberCertificate) -> Result<Member, MemberProblem> {
+        let certificate = certificate.clone();
+        if certificate.not_after <= self.clock.now() {
+            return Err(MemberProblem::Expired(certificate));
+        }
+        let MemberCertificate { cluster, node, serial, .. } = &certificate;
+        match self.members.find(cluster, node, *serial) {
+            Some(grant) => Ok(Member { certificate, grant }),
+            None => Err(MemberProblem::Unknown(certificate)),
+        }
+    }
+
+    /// The end of a credential that was good when a request was let in.
+    pub(crate) fn ending(&self, credential: Credential) -> CredentialEnd {
         let verifier = self.clone();
-        let token = Zeroizing::new(token.to_owned());
-        TokenEnd(Box::pin(async move {
-            // Subscribed before the token is checked, so that no change is missed.
-            let mut tokens = verifier.tokens.changes();
-            let mut keys = verifier.jwks.as_ref().map(|jwks| jwks.changes());
-            let Ok(first) = verifier.check(&token) else { return };
-            let is_jwt = matches!(first.who(), Caller::Jwt { .. });
-            loop {
-                tokio::select! {
-                    () = expired(verifier.clock.as_ref(), &first) => return,
-                    () = changed(Some(&mut tokens)), if !is_jwt => {}
-                    () = changed(keys.as_mut()), if is_jwt => {}
-                }
-                if !verifier.check(&token).is_ok_and(|now| now == first) {
-                    return;
-                }
+        match credential {
+            Credential::Token(token) => CredentialEnd {
+                ended: Box::pin(async move { verifier.token_ended(&token).await }),
+                kind: "token",
+            },
+            Credential::Member(certificate) => CredentialEnd {
+                ended: Box::pin(async move { verifier.member_ended(&certificate).await }),
+                kind: "membership",
+            },
+        }
+    }
+
+    async fn token_ended(&self, token: &str) {
+        // Subscribed before the token is checked, so that no change is missed.
+        let mut tokens = self.tokens.changes();
+        let mut keys = self.jwks.as_ref().map(|jwks| jwks.changes());
+        let Ok(first) = self.check(token) else { return };
+        let is_jwt = matches!(first.who(), Caller::Jwt { .. });
+        loop {
+            tokio::select! {
+                () = expired(self.clock.as_ref(), &first) => return,
+                () = changed(Some(&mut tokens)), if !is_jwt => {}
+                () = changed(keys.as_mut()), if is_jwt => {}
             }
-        }))
+            if !self.check(token).is_ok_and(|now| now == first) {
+                return;
+            }
+        }
+    }
+
+    async fn member_ended(&self, certificate: &MemberCertificate) {
+        let mut generation = self.members.generation();
+        let principal = || self.check_member(certificate).map(|member| member.principal());
+        let Ok(first) = principal() else { return };
+        loop {
+            tokio::select! {
+                () = expired(self.clock.as_ref(), &first) => return,
+                // Without a sender no change would be heard of.
+                changed = generation.changed() => if changed.is_err() { return },
+            }
+            if !principal().is_ok_and(|now| now == first) {
+                return;
+            }
+        }
     }
 }
 
@@ -97,23 +168,27 @@ async fn expired(clock: &dyn Clock, principal: &Principal) {
     }
 }
 
-/// Comes back when a token is not good any more.
-pub(crate) struct TokenEnd(Pin<Box<dyn Future<Output = ()> + Send>>);
+/// Completes when a credential is not good any more.
+pub(crate) struct CredentialEnd {
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// For messages and metrics.
+    kind: &'static str,
+}
 
-impl TokenEnd {
-    /// The result of `work`, unless the token ends before.
+impl CredentialEnd {
+    /// The result of `work`, unless the credential ends before.
     pub(crate) async fn or<F: Future>(&mut self, work: F) -> Result<F::Output, Failure> {
         tokio::select! {
             biased;
-            () = &mut self.0 => {
-                Err(Failure::new(Code::Unauthenticated, "the token ended while the request waited")
-                    .with_remedy("ask for a new one"))
+            () = &mut self.ended => {
+                let detail = format!("the {} ended while the request waited", self.kind);
+                Err(Failure::new(Code::Unauthenticated, detail).with_remedy("ask for a new one"))
             }
             output = work => Ok(output),
         }
     }
 
-    /// The same answer, which ends with the token. One that is whole in memory is as good as sent.
+    /// The same answer, which ends with the credential. One that is whole in memory is as good as sent.
     pub(crate) fn bound(self, response: Response) -> Response {
         if response.body().size_hint().exact().is_some() {
             return response;
@@ -128,7 +203,7 @@ impl TokenEnd {
         response.map(|body| Body::new(BoundBody { body, ending: Some(self), is_endless }))
     }
 
-    /// The same body of a request, which breaks off with the token.
+    /// The same body of a request, which breaks off with the credential.
     pub(crate) fn bound_body(self, body: Body) -> Body {
         Body::new(BoundBody { body, ending: Some(self), is_endless: false })
     }
@@ -136,7 +211,7 @@ impl TokenEnd {
 
 struct BoundBody {
     body: Body,
-    ending: Option<TokenEnd>,
+    ending: Option<CredentialEnd>,
     /// It may end anywhere. Of anything else, a part must not be taken for the whole.
     is_endless: bool,
 }
@@ -149,15 +224,17 @@ impl HttpBody for BoundBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let is_over =
-            self.ending.as_mut().is_some_and(|ending| ending.0.as_mut().poll(context).is_ready());
-        if !is_over {
+        let ended = self.ending.as_mut().and_then(|ending| {
+            let is_over = ending.ended.as_mut().poll(context).is_ready();
+            is_over.then_some(ending.kind)
+        });
+        let Some(kind) = ended else {
             return Pin::new(&mut self.body).poll_frame(context);
-        }
-        metrics::counter!("hoist_streams_ended_total", "reason" => "token").increment(1);
+        };
+        metrics::counter!("hoist_streams_ended_total", "reason" => kind).increment(1);
         self.body = Body::empty();
         self.ending = None;
-        let error = || axum::Error::new("the token has ended");
+        let error = || axum::Error::new(format!("the {kind} has ended"));
         Poll::Ready((!self.is_endless).then(|| Err(error())))
     }
 

@@ -34,7 +34,8 @@ async fn administration_needs_a_token() {
     for (method, path, access) in routes(&site).await {
         let open = ["open", "lockable", "proof"].iter().any(|word| access.starts_with(word));
         let bss = access.starts_with("bss");
-        let closed_to_all = bss || access == "agent" || access.starts_with("admin");
+        let closed_to_all =
+            bss || access == "agent" || access == "member" || access.starts_with("admin");
         assert!(open || closed_to_all, "{method} {path}: what is `{access}`?");
         assert!(!path.starts_with("/inventory/") || !open, "{method} {path} is open");
         if open {
