@@ -9,6 +9,7 @@
 //! Must never know: I/O, async, a clock, randomness, the store, the site, HTTP.
 
 pub mod address;
+pub mod cluster_plan;
 pub mod config;
 pub mod detection;
 mod hexadecimal;

@@ -50,16 +50,26 @@ impl RequestId {
     }
 }
 
-/// The properties that a joiner claims and an operator may change later.
+/// The properties that a joiner claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct RoleWishes {
+pub struct Claims {
     pub resources: Resources,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub preferred: Option<role::Role>,
+}
+
+/// Limits on the role of a node, from its token, the site and operators.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Placement {
     /// The role that an operator gives the member.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pin: Option<role::Role>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub forbid: BTreeSet<role::Role>,
     /// A role from the site, of any name. The planner leaves such a member alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub declared: Option<Role>,
 }
 
@@ -75,7 +85,10 @@ pub struct Registration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enrollment: Option<Enrollment>,
     #[serde(default)]
-    pub wishes: RoleWishes,
+    pub claims: Claims,
+    /// The controller sets this. A value from the network must not get here.
+    #[serde(default)]
+    pub placement: Placement,
 }
 
 /// A registration that waits for a decision.
@@ -102,7 +115,7 @@ pub struct Member {
     pub join_order: u64,
     /// The serial number of the present certificate.
     pub serial: u64,
-    /// The role of the current plan.
+    /// The planned role that the member has carried out; none for a newcomer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assigned: Option<role::Role>,
     pub standing: Standing,

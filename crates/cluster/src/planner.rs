@@ -102,7 +102,7 @@ pub struct RolePlan {
     pub deferred: BTreeMap<MemberId, Role>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Move {
     pub member: MemberId,
     pub from: Role,

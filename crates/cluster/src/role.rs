@@ -53,18 +53,18 @@ pub struct Bounds {
 /// From this number of members on, resources decide; below it, the order of joining does.
 pub(crate) const RESOURCES_COUNT_FROM: usize = 4;
 
-/// The roles of clusters of two and more members, by rank.
-const SHARED: [Role; 4] = [Role::Edge, Role::Core, Role::Data, Role::Compute];
-
 impl Role {
+    /// The roles of clusters of two and more members, by rank.
+    pub const SHARED: [Self; 4] = [Self::Edge, Self::Core, Self::Data, Self::Compute];
+
     /// The roles that a cluster of `members` uses, by rank.
     pub fn in_play(members: usize) -> &'static [Self] {
         match members {
             0 => &[],
             1 => &[Self::Monolith],
-            2 => &SHARED[..2],
-            3 => &SHARED[..3],
-            _ => &SHARED,
+            2 => &Self::SHARED[..2],
+            3 => &Self::SHARED[..3],
+            _ => &Self::SHARED,
         }
     }
 
@@ -181,9 +181,9 @@ mod tests {
     /// Property P13 of the planner.
     #[test]
     fn bounds_rise_with_the_cluster_by_one_member_at_most() {
-        let lower_sum = |n| SHARED.iter().map(|role| role.bounds(n).lower).sum::<usize>();
+        let lower_sum = |n| Role::SHARED.iter().map(|role| role.bounds(n).lower).sum::<usize>();
         for n in 2..1000 {
-            for role in SHARED {
+            for role in Role::SHARED {
                 let now = role.bounds(n);
                 let next = role.bounds(n + 1);
                 assert!(now.lower <= next.lower && now.upper <= next.upper, "{role} at {n}");

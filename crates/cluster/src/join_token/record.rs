@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{TokenId, TokenKey};
 use crate::id::NodeId;
+use crate::role;
 
 /// Most characters of a name pattern: those of a name, with room for `*`.
 pub const MAX_NAME_PATTERN: usize = 127;
@@ -186,7 +187,16 @@ impl TokenScope {
         }
     }
 
-    pub fn permits_role(&self, role: &Role) -> bool {
+    /// The roles that the planner must not give to a node with this token.
+    pub fn forbidden_roles(&self) -> BTreeSet<role::Role> {
+        let permits = |role: &role::Role| {
+            self.roles.is_empty() || self.roles.iter().any(|allowed| allowed.is(role.as_str()))
+        };
+        // The only member of a cluster is its monolith, whatever its token permits.
+        role::Role::SHARED.into_iter().filter(|role| !permits(role)).collect()
+    }
+
+    fn permits_role(&self, role: &Role) -> bool {
         self.roles.is_empty() || self.roles.iter().any(|allowed| allowed.is(role))
     }
 }
@@ -365,6 +375,9 @@ mod tests {
         };
         let (data, compute): (Role, Role) = ("data".parse().unwrap(), "Compute".parse().unwrap());
         assert!(scope.permits_role(&compute) && !scope.permits_role(&data));
+        let forbidden = [role::Role::Edge, role::Role::Core, role::Role::Data];
+        assert_eq!(scope.forbidden_roles(), forbidden.into());
+        assert_eq!(TokenScope::default().forbidden_roles(), BTreeSet::new());
         let name: Name = "web-1".parse().unwrap();
         let token = record().id;
         let request = |role| TokenUse {

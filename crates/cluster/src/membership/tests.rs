@@ -21,7 +21,8 @@ fn registration(index: u8) -> Registration {
         key: Pin::of_key(&[index]),
         name: format!("n{index}").parse().unwrap(),
         enrollment: None,
-        wishes: RoleWishes::default(),
+        claims: Claims::default(),
+        placement: Placement::default(),
     }
 }
 
@@ -157,7 +158,7 @@ fn replacement_inherits_order_and_role() {
     cluster.join(2);
     let old = cluster.0.members.get_mut(&node(1)).unwrap();
     old.assigned = Some(role::Role::Data);
-    old.registration.wishes.pin = Some(role::Role::Data);
+    old.registration.placement.pin = Some(role::Role::Data);
     let replace = cluster.take_in(cluster.0.replace(node(1), node(3)));
     assert_eq!(replace, Ok(Outcome::AwaitsSuccessor));
     assert!(!cluster.0.may_connect(node(1)));
@@ -167,7 +168,7 @@ fn replacement_inherits_order_and_role() {
     assert_eq!(cluster.accept(3), Ok(Outcome::Accepted { join_order: 1, serial: 3 }));
     let member = &cluster.0.members[&node(3)];
     assert_eq!(member.assigned, Some(role::Role::Data));
-    assert_eq!(member.registration.wishes.pin, Some(role::Role::Data));
+    assert_eq!(member.registration.placement.pin, Some(role::Role::Data));
     let again = cluster.take_in(cluster.0.replace(node(1), node(3)));
     assert_eq!(again, Ok(Outcome::Replaced));
     let other = cluster.take_in(cluster.0.replace(node(1), node(2)));
@@ -228,7 +229,7 @@ fn withdrawn_numbers_are_not_used_again() {
 fn member_with_state_drains_before_it_leaves() {
     let mut cluster = Cluster::default();
     cluster.join(1);
-    cluster.0.members.get_mut(&node(1)).unwrap().assigned = Some(role::Role::Data);
+    cluster.take_in(cluster.0.carry_out(node(1), role::Role::Data)).unwrap();
     assert!(message(cluster.take_in(cluster.0.leave(node(1)))).contains("drain it first"));
     cluster.take_in(cluster.0.drain(node(1))).unwrap();
     assert_eq!(cluster.take_in(cluster.0.leave(node(1))), Ok(Outcome::Left));

@@ -57,6 +57,7 @@ pub enum Outcome {
     Renewed {
         serial: u64,
     },
+    CarriedOut(Role),
     Restored,
 }
 
@@ -312,6 +313,18 @@ impl Membership {
         Ok(Transition::new(counters, Outcome::Renewed { serial }, changes))
     }
 
+    /// A member reports that it has carried out its planned role.
+    pub fn carry_out(&self, node: NodeId, role: Role) -> Result {
+        let mut member = self.connected(node)?.clone();
+        let outcome = Outcome::CarriedOut(role);
+        if member.assigned == Some(role) {
+            return Ok(Transition::unchanged(outcome));
+        }
+        member.assigned = Some(role);
+        let changes = vec![Change::Member(Box::new(member))];
+        Ok(Transition::new(self.counters, outcome, changes))
+    }
+
     /// After the store came back from a backup: skips the numbers that were given since.
     #[must_use]
     pub fn restore(&self) -> Transition {
@@ -450,8 +463,5 @@ fn with_standing(member: &Member, standing: Standing) -> Change {
 fn inherit(member: &mut Member, old: &Member) {
     member.join_order = old.join_order;
     member.assigned = old.assigned;
-    let wishes = &mut member.registration.wishes;
-    wishes.pin = old.registration.wishes.pin;
-    wishes.forbid.clone_from(&old.registration.wishes.forbid);
-    wishes.declared.clone_from(&old.registration.wishes.declared);
+    member.registration.placement.clone_from(&old.registration.placement);
 }

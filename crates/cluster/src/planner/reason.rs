@@ -3,14 +3,14 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Member, Policy, shortfalls};
 use crate::resources::Shortfall;
 use crate::role::{RESOURCES_COUNT_FROM, Role};
 
 /// One reason for a member's role. The first reason of a member decided.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
     /// A cluster of one has only one role.
@@ -59,7 +59,7 @@ pub enum Reason {
 }
 
 /// Why a wish is not fulfilled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Obstacle {
     /// A cluster of this size does not use the role.
