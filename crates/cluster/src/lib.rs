@@ -17,6 +17,7 @@ pub mod id;
 pub mod join_token;
 pub mod membership;
 pub mod planner;
+pub mod pre_check;
 pub mod resources;
 pub mod role;
 mod text_form;
