@@ -1,7 +1,7 @@
 //! The gate in front of every route: authentication, rights and the limits of a request.
 //!
-//! Does not belong here: tokens (`token`), JWTs (`jwks`), members (`member`), and rights to single documents, which
-//! the contexts check.
+//! Does not belong here: tokens (`token`), JWTs (`jwks`), members (`member`), and rights to single
+//! documents, which the contexts check.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

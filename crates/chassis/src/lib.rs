@@ -2,9 +2,8 @@
 //!
 //! Belongs here: listeners and acceptor threads, answering from memory, the route table and its
 //! `OpenAPI` document, authentication, tokens, JWKS, the CA, certificates of cluster members, the
-//! audit log,
-//! events, background tasks, health, metrics, extractors and problem answers. The chassis serves
-//! its own routes for tokens, audit, events and health.
+//! audit log, events, background tasks, health, metrics, extractors and problem answers. The
+//! chassis serves its own routes for tokens, audit, events and health.
 //!
 //! Does not belong here: any context of the domain (site, boot, metadata, provisioning,
 //! deployment, artifacts). A context adds its routes with one function that returns

@@ -223,6 +223,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn channel_binding_is_not_shown() {
+        let mut peer = Peer::new(([192, 0, 2, 1], 1).into(), true);
+        peer.channel_binding = Some(Arc::new(ChannelBinding([7; CHANNEL_BINDING_BYTES])));
+        let shown = format!("{peer:?}");
+        assert!(shown.contains("ChannelBinding(..)") && !shown.contains('7'), "{shown}");
+    }
+
+    #[test]
     fn only_plain_request_ids_are_taken_over() {
         let take = |text: &[u8]| {
             let offered = HeaderValue::from_bytes(text).unwrap();

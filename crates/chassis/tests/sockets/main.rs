@@ -12,6 +12,7 @@ mod events;
 mod files;
 mod jwt;
 mod lifecycle;
+mod members;
 mod plain;
 mod routes;
 mod tls;
