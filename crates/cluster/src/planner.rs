@@ -84,7 +84,7 @@ impl Policy {
 }
 
 /// The roles of a cluster, with the reasons.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RolePlan {
     pub scale: Scale,
     pub roles: BTreeMap<MemberId, Role>,

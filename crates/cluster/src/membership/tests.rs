@@ -237,6 +237,41 @@ fn member_with_state_drains_before_it_leaves() {
 }
 
 #[test]
+fn reissued_certificates_have_new_serials() {
+    let mut cluster = Cluster::default();
+    cluster.join(1);
+    let generation = cluster.generation();
+    assert_eq!(cluster.take_in(cluster.0.reissue(node(1))), Ok(Outcome::Renewed { serial: 2 }));
+    assert_eq!(cluster.0.members[&node(1)].registration.key, Pin::of_key(&[1]));
+    assert_eq!(cluster.generation(), generation, "the same nodes may connect");
+    assert!(cluster.0.reissue(node(2)).is_err());
+}
+
+#[test]
+fn request_gets_only_a_free_name() {
+    let mut cluster = Cluster::default();
+    cluster.join(1);
+    cluster.register(&registration(2)).unwrap();
+    let taken = cluster.take_in(cluster.0.name_request(node(2), "n1".parse().unwrap()));
+    assert!(message(taken).contains("name `n1` is in use"));
+    cluster.take_in(cluster.0.name_request(node(2), "web1".parse().unwrap())).unwrap();
+    cluster.accept(2).unwrap();
+    assert_eq!(cluster.0.members[&node(2)].registration.name.as_str(), "web1");
+}
+
+#[test]
+fn placement_changes_without_a_new_generation() {
+    let mut cluster = Cluster::default();
+    cluster.join(1);
+    let generation = cluster.generation();
+    let placement = Placement { pin: Some(role::Role::Data), ..Placement::default() };
+    assert_eq!(cluster.take_in(cluster.0.place(node(1), placement.clone())), Ok(Outcome::Placed));
+    assert_eq!(cluster.0.members[&node(1)].registration.placement, placement);
+    assert_eq!(cluster.0.place(node(1), placement).unwrap().changes, []);
+    assert_eq!(cluster.generation(), generation);
+}
+
+#[test]
 fn flood_of_requests_stops_at_the_limit() {
     let mut cluster = Cluster::default();
     for index in 0..100 {

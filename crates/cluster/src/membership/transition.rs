@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::{
     Counters, Expulsion, MAX_MEMBERS, MAX_PENDING, MAX_SUPERSEDED, Member, Membership,
-    MembershipRefusal, PendingRequest, RESTORE_GAP, Registration, RequestId, Standing,
+    MembershipRefusal, PendingRequest, Placement, RESTORE_GAP, Registration, RequestId, Standing,
 };
 use crate::id::{NodeId, Pin};
 use crate::role::Role;
@@ -58,6 +58,8 @@ pub enum Outcome {
         serial: u64,
     },
     CarriedOut(Role),
+    /// The limits on the role of the member have changed.
+    Placed,
     Restored,
 }
 
@@ -311,6 +313,41 @@ impl Membership {
         member.serial = serial;
         let changes = vec![Change::Member(Box::new(member))];
         Ok(Transition::new(counters, Outcome::Renewed { serial }, changes))
+    }
+
+    /// A member keeps its key, and gets a certificate with a new serial: the present one has ended.
+    pub fn reissue(&self, node: NodeId) -> Result {
+        let mut member = self.connected(node)?.clone();
+        let mut counters = self.counters;
+        let serial = take(&mut counters.next_serial);
+        member.serial = serial;
+        let changes = vec![Change::Member(Box::new(member))];
+        Ok(Transition::new(counters, Outcome::Renewed { serial }, changes))
+    }
+
+    /// The operator gives a pending request another name.
+    pub fn name_request(&self, node: NodeId, name: Name) -> Result {
+        let pending = self.pending.get(&node).ok_or(MembershipRefusal::NotPending(node))?;
+        let outcome = Outcome::Pending { arrival: pending.arrival };
+        if pending.registration.name == name {
+            return Ok(Transition::unchanged(outcome));
+        }
+        let mut pending = pending.clone();
+        pending.registration.name = name;
+        pending.replaces = self.check_name(&pending.registration)?.member;
+        let changes = vec![Change::Pending(Box::new(pending))];
+        Ok(Transition::new(self.counters, outcome, changes))
+    }
+
+    /// The limits on the role of a member change.
+    pub fn place(&self, node: NodeId, placement: Placement) -> Result {
+        let mut member = self.connected(node)?.clone();
+        if member.registration.placement == placement {
+            return Ok(Transition::unchanged(Outcome::Placed));
+        }
+        member.registration.placement = placement;
+        let changes = vec![Change::Member(Box::new(member))];
+        Ok(Transition::new(self.counters, Outcome::Placed, changes))
     }
 
     /// A member reports that it has carried out its planned role.
