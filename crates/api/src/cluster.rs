@@ -279,7 +279,8 @@ pub struct JoinBundle {
     pub certificate_ends: Timestamp,
 }
 
-/// `POST /cluster/v1/confirm`, by the member: it has stored everything and works.
+/// `POST /cluster/v1/confirm`, by the member: it has stored everything and works. And
+/// `POST /cluster/v1/withdraw`: it gives up before it has confirmed.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConfirmRequest {
@@ -326,6 +327,14 @@ pub struct MemberOrders {
     /// The next report, in seconds.
     pub report_after_seconds: u64,
     pub draining: bool,
+}
+
+/// An entry of `GET /cluster/v1/prometheus-sd`, in the format of Prometheus' HTTP discovery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PrometheusTarget {
+    /// `address:port`.
+    pub targets: Vec<String>,
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A request that waits for an operator.
@@ -377,13 +386,22 @@ pub struct RoleWishes {
 }
 
 /// `GET /cluster/v1/plan` and `POST /cluster/v1/plan`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterPlanView {
     pub generation: u64,
     /// The names of the members by id.
     pub names: BTreeMap<String, Name>,
     /// The roles with reasons, moves, and what is missing.
     pub plan: RolePlan,
+    /// Roles from the site, which the planner leaves alone, by member id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub declared: BTreeMap<String, String>,
+    /// Members without a role, with the reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held: BTreeMap<String, String>,
+    /// Members whose move waits for consent: `POST /cluster/v1/plan?consent=MEMBER`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<String>,
     /// True if the plan was not stored: a dry run, or no change.
     pub dry_run: bool,
 }

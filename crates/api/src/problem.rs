@@ -112,6 +112,8 @@ codes! {
     Forbidden, "forbidden", 403, "Not allowed";
     /// The job of an agent is no longer valid: the node was started again or finished.
     AttemptOver, "attempt-over", 403, "This attempt is over";
+    /// A join token is not valid for the request, or the node may not join again.
+    JoinRefused, "join-refused", 403, "The cluster does not accept the node";
     /// Administration over plain HTTP from another machine.
     PlainAdmin, "plain-admin", 403, "Administration needs TLS";
     /// Secrets over plain HTTP.
@@ -124,6 +126,12 @@ codes! {
     NotAcceptable, "not-acceptable", 406, "No representation that you accept";
     /// Another object holds something that must be unique.
     Conflict, "conflict", 409, "The change conflicts with what exists";
+    /// The clock of a node that joins differs too much from the controller's.
+    ClockSkew, "clock-skew", 409, "The clocks differ too much";
+    /// A node and its controller speak different versions of the protocol.
+    ProtocolVersion, "protocol-version", 409, "The protocol versions differ";
+    /// Two machines report with the identity of one member.
+    ClonedIdentity, "cloned-identity", 409, "Two machines have the same identity";
     /// A by-key lookup matched several objects.
     Ambiguous, "ambiguous", 409, "More than one object matches";
     /// The write lost against others too many times.
@@ -155,6 +163,8 @@ codes! {
     OutcomeUnknown, "outcome-unknown", 503, "The outcome is unknown";
     /// The requested data will be available later.
     Held, "held", 503, "Not available yet";
+    /// Another controller has the authority of the cluster.
+    NotAuthority, "not-authority", 503, "This controller cannot issue certificates";
     Timeout, "timeout", 503, "The request took too long";
     Stopping, "stopping", 503, "The server is stopping";
     StoreFull, "store-full", 507, "No space left for writes";

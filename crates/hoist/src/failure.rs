@@ -299,6 +299,10 @@ fn problem_exit(problem: &Problem) -> Exit {
         | Code::AttemptOver
         | Code::PlainSecret
         | Code::WrongHost
+        | Code::JoinRefused
+        | Code::ClockSkew
+        | Code::ProtocolVersion
+        | Code::ClonedIdentity
         | Code::Conflict
         | Code::Protected
         | Code::NoAddress
@@ -326,6 +330,7 @@ fn problem_exit(problem: &Problem) -> Exit {
         | Code::StoreUnavailable
         | Code::OutcomeUnknown
         | Code::Held
+        | Code::NotAuthority
         | Code::Timeout
         | Code::Stopping
         | Code::StoreFull => Exit::Failed,
