@@ -52,6 +52,9 @@ pub struct TokenScope {
     /// The one enrollment of a machine that the token was made for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_to: Option<Enrollment>,
+    /// The node waits for an operator in spite of the token.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub manual: bool,
 }
 
 /// One installation of a machine of the inventory: each reinstallation raises the generation.
