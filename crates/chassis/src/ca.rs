@@ -155,7 +155,7 @@ impl Ca {
     }
 
     /// The names and addresses in the server certificate.
-    pub(crate) fn names(&self) -> &BTreeSet<ServerName> {
+    pub fn names(&self) -> &BTreeSet<ServerName> {
         &self.names
     }
 
