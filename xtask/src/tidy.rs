@@ -39,10 +39,10 @@ struct Wall {
 const WALLS: &[Wall] = &[
     Wall {
         krate: "agent",
-        ours: &["api", "compat", "device", "engine", "model", "provision"],
+        ours: &["api", "compat", "device", "engine", "member", "model", "provision"],
         never: &["tokio", "axum", "reqwest"],
     },
-    Wall { krate: "api", ours: &["model"], never: &["axum", "hyper"] },
+    Wall { krate: "api", ours: &["cluster", "model"], never: &["axum", "hyper"] },
     Wall {
         krate: "boot",
         ours: &["model", "site", "template"],
@@ -82,6 +82,7 @@ const WALLS: &[Wall] = &[
             "deploy",
             "engine",
             "initramfs",
+            "member",
             "model",
             "provision",
             "server",
@@ -97,6 +98,11 @@ const WALLS: &[Wall] = &[
     },
     Wall { krate: "initramfs", ours: &[], never: &["tokio", "reqwest", "ureq"] },
     Wall { krate: "machine", ours: &["initramfs"], never: &["tokio"] },
+    Wall {
+        krate: "member",
+        ours: &["api", "cluster", "deploy", "engine", "model"],
+        never: &["tokio", "axum", "hyper", "reqwest", "ureq", "tonic"],
+    },
     Wall {
         krate: "metadata",
         ours: &["model", "site", "template"],
@@ -114,6 +120,7 @@ const WALLS: &[Wall] = &[
             "api",
             "boot",
             "chassis",
+            "cluster",
             "deploy",
             "engine",
             "metadata",
@@ -194,6 +201,7 @@ const MODULE_WALLS: &[ModuleWall] = &[
             "artifacts",
             "backup",
             "boot",
+            "cluster",
             "controller",
             "database",
             "deploy",
@@ -223,6 +231,7 @@ const CONTEXTS: &[(&str, &[&str])] = &[
     ("inventory", &[]),
     ("artifacts", &["inventory"]),
     ("hsm", &["inventory"]),
+    ("cluster", &["inventory"]),
     ("boot", &["inventory"]),
     ("metadata", &["boot", "inventory"]),
     ("provision", &["artifacts", "boot", "inventory", "metadata"]),

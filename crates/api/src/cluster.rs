@@ -210,7 +210,7 @@ pub struct JoinRequest {
     pub facts: JoinFacts,
 }
 
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenProof {
     pub id: String,

@@ -149,6 +149,8 @@ impl Controller {
         let mut server = server_builder(&config, &site).prepare().await?;
         let contexts = Contexts::new(server.chassis(), &site, services, config);
         server.add_routes(contexts.routes());
+        contexts.cluster().open().await;
+        server.set_members(contexts.cluster().members());
         contexts.start();
         let running = Box::pin(server.start()).await?;
         site.ports.set(running.plain_addr(), running.tls_addr());

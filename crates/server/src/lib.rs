@@ -1,7 +1,7 @@
 //! The controller: the contexts of the domain as HTTP routes on the chassis.
 //!
 //! Belongs here: the routes and background tasks of each context (site, boot, metadata,
-//! provisioning, deployment, artifacts, HSM), backup of the data directory, and
+//! provisioning, deployment, cluster, artifacts, HSM), backup of the data directory, and
 //! [`controller::Controller`], which puts them together. Nothing here reads flags or the
 //! environment: the composition root passes values in.
 //!
@@ -29,6 +29,7 @@ pub mod vault;
 pub mod artifacts;
 pub mod backup;
 pub mod boot;
+pub mod cluster;
 pub mod database;
 pub mod deploy;
 pub mod hsm;

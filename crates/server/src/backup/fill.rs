@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use tokio::io::AsyncRead;
 
 use super::BackupError;
+use crate::cluster;
 use crate::enrollment::keys;
 
 /// Controllers that run on a store, unless the lock of its directory tells better.
@@ -40,7 +41,7 @@ pub async fn fill(
         }
         // A token that was claimed or ended since must not come to life again.
         let is_past = controllers::is_registration(key) || keys::is_enrollment(key);
-        (!is_past).then_some(value)
+        if is_past { None } else { cluster::restored(key, value) }
     };
     copy::import_checked(store.as_ref(), copy, overwrite, edit).await?;
     let audit = AuditLog::new(store, Arc::new(SystemClock));

@@ -10,6 +10,7 @@ use super::Config;
 use crate::artifacts::{self, Artifacts};
 use crate::backup;
 use crate::boot::{self, Boot, Contacts};
+use crate::cluster::{self, Cluster};
 use crate::deploy::{self, Deploy};
 use crate::enrollment::AgentsSent;
 use crate::hsm::{self, Hsm};
@@ -45,6 +46,7 @@ pub(super) struct Contexts {
     hsm: Hsm,
     artifacts: Artifacts,
     deploy: Deploy,
+    cluster: Cluster,
 }
 
 impl Contexts {
@@ -110,6 +112,7 @@ impl Contexts {
             chassis,
             deploy::Dependencies { site: site.clone(), vault, systems, settings: config.deploy },
         );
+        let cluster = Cluster::new(chassis, site);
         Self {
             chassis: chassis.clone(),
             data_dir: site.data_dir.clone(),
@@ -120,6 +123,7 @@ impl Contexts {
             hsm,
             artifacts,
             deploy,
+            cluster,
         }
     }
 
@@ -132,6 +136,7 @@ impl Contexts {
         routes.extend(hsm::routes(&self.hsm));
         routes.extend(artifacts::routes(&self.artifacts));
         routes.extend(deploy::routes(&self.deploy));
+        routes.extend(cluster::routes(&self.cluster));
         routes
     }
 
@@ -141,6 +146,11 @@ impl Contexts {
         self.metadata.start();
         self.provision.start();
         self.artifacts.start();
+        self.cluster.start();
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     pub(super) fn metadata(&self) -> &Metadata {
