@@ -43,6 +43,10 @@ pub(crate) enum Failure {
     Remote { message: String, hint: Option<String> },
     #[error("{what} not found")]
     Missing { what: String, hint: Option<String> },
+    #[error("{message}")]
+    Ambiguous { message: String, hint: Option<String> },
+    #[error("this site has no cluster")]
+    NoCluster,
     #[error("the site changed meanwhile, and the change would differ; nothing was changed")]
     Moved,
     #[error("not confirmed; nothing was changed")]
@@ -103,12 +107,17 @@ impl Failure {
         Self::Missing { what: what.into(), hint: None }
     }
 
+    pub(crate) fn ambiguous(message: impl Into<String>) -> Self {
+        Self::Ambiguous { message: message.into(), hint: None }
+    }
+
     #[must_use]
     pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Self {
         if let Self::Usage { hint, .. }
         | Self::Refused { hint, .. }
         | Self::Remote { hint, .. }
-        | Self::Missing { hint, .. } = &mut self
+        | Self::Missing { hint, .. }
+        | Self::Ambiguous { hint, .. } = &mut self
         {
             *hint = Some(text.into());
         }
@@ -138,6 +147,8 @@ impl Failure {
             Self::Upgrade(error) => upgrade_exit(error),
             Self::Refused { .. } => Exit::Refused,
             Self::Declined => Exit::Stopped,
+            Self::Ambiguous { .. } => Exit::Ambiguous,
+            Self::NoCluster => Exit::NoCluster,
             Self::Missing { .. }
             | Self::Remote { .. }
             | Self::Moved
@@ -178,12 +189,14 @@ impl Failure {
             Self::Usage { hint, .. }
             | Self::Refused { hint, .. }
             | Self::Remote { hint, .. }
-            | Self::Missing { hint, .. } => return hint.clone(),
+            | Self::Missing { hint, .. }
+            | Self::Ambiguous { hint, .. } => return hint.clone(),
             Self::Client(error) => return client_hint(error),
             Self::Backup(error) => return backup_hint(error).map(str::to_owned),
             Self::Selector(_) => {
                 "`compute & !label:rack=7`, `nid:1-64` and `default/gpu` are selectors"
             }
+            Self::NoCluster => "found one with `hoist cluster found --name NAME`",
             Self::Moved => "run the command again to see the current change",
             Self::Record { .. } => {
                 "remove the file and start `hoist serve` again, or give `--server`"

@@ -126,7 +126,6 @@ fn run(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Backup(args) => backup::run(&args, shell),
         // These need none.
         Command::Schema(args) => args.run(shell),
-        Command::Cluster(args) => args.run(shell),
         Command::Completions(args) => args.run(shell),
         Command::Man(args) => args.run(shell),
         Command::Version => commands::version::run(shell),
@@ -151,6 +150,7 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Metadata(args) => args.run(shell).await,
         Command::Provision(args) => args.run(shell).await,
         Command::Agent(args) => args.run(shell).await,
+        Command::Cluster(args) => args.run(shell).await,
         Command::Plugin(args) => args.run(shell).await,
         Command::Deploy(args) => args.run(shell).await,
         Command::Group(args) => args.run(shell).await,
@@ -168,7 +168,6 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         | Command::Db(_)
         | Command::Backup(_)
         | Command::Schema(_)
-        | Command::Cluster(_)
         | Command::Completions(_)
         | Command::Man(_)
         | Command::Version => unreachable!("dispatched by `run`"),

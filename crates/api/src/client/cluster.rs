@@ -5,14 +5,17 @@ use reqwest::Method;
 use super::{Client, ClientError};
 use crate::cluster::{
     AcceptRequest, ClusterMember, ClusterPlanView, ClusterStatus, FoundRequest, Hello,
-    JoinTokenEntry, JoinTokenRequest, NewJoinToken, PendingJoin, ReasonRequest, ReplaceRequest,
-    RoleWishes,
+    JoinTokenEntry, JoinTokenRequest, NewJoinToken, PendingJoin, PrometheusTarget, ReasonRequest,
+    ReplaceRequest, RoleWishes,
 };
 use crate::inventory::Listing;
 
 impl Client {
     /// Founds the site's cluster, without a member.
-    pub async fn found_cluster(&self, request: &FoundRequest) -> Result<ClusterStatus, ClientError> {
+    pub async fn found_cluster(
+        &self,
+        request: &FoundRequest,
+    ) -> Result<ClusterStatus, ClientError> {
         self.call(Method::POST, &path(&["found"])).json(request).ordinary().value().await
     }
 
@@ -95,9 +98,23 @@ impl Client {
         self.get(&path(&["plan"])).flag("preview", preview).ordinary().value().await
     }
 
-    /// Plans again and stores the plan.
-    pub async fn replan_cluster(&self) -> Result<ClusterPlanView, ClientError> {
-        self.call(Method::POST, &path(&["plan"])).ordinary().value().await
+    /// Plans again and stores the plan. `consent` lets one waiting move start.
+    pub async fn replan_cluster(
+        &self,
+        consent: Option<&str>,
+    ) -> Result<ClusterPlanView, ClientError> {
+        let call = self.call(Method::POST, &path(&["plan"])).query("consent", consent);
+        call.ordinary().value().await
+    }
+
+    /// The members, for Prometheus' HTTP discovery.
+    pub async fn cluster_targets(
+        &self,
+        port: Option<u16>,
+    ) -> Result<Vec<PrometheusTarget>, ClientError> {
+        let port = port.map(|port| port.to_string());
+        let call = self.get(&path(&["prometheus-sd"])).query("port", port.as_deref());
+        call.ordinary().value().await
     }
 }
 

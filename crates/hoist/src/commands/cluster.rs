@@ -1,19 +1,26 @@
 //! `hoist cluster`.
 
-use std::path::PathBuf;
+mod accept;
+mod found;
+mod lookup;
+mod members;
+mod nodes;
+mod pin;
+mod place;
+mod plan;
+mod roles;
+mod status;
+mod targets;
+mod token;
 
 use clap::{Args, Subcommand};
-use hoist_cluster::planner::RolePlan;
-use hoist_cluster::what_if::{self, EventResult};
+use hoist_api::Code;
 use hoist_model::Exit;
 
 use super::Shell;
 use crate::failure::Failure;
-use crate::input;
-use crate::printer::{Output, Printer, Tone};
-use crate::table::Table;
 
-/// Clusters and the roles of their members
+/// The cluster of the site, its members and their roles
 #[derive(Debug, Args)]
 pub(crate) struct ClusterArgs {
     #[command(subcommand)]
@@ -22,91 +29,58 @@ pub(crate) struct ClusterArgs {
 
 #[derive(Debug, Subcommand)]
 enum ClusterCommand {
-    Plan(PlanArgs),
-}
-
-/// Plan the roles of a cluster that does not have to exist
-///
-/// Reads nodes with their resources, wishes and present roles, and joins and leaves, from a file.
-/// Asks no controller. Ends with 3 if a required role would have no member.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  hoist cluster plan --what-if site.yaml\n  \
-    hoist cluster plan --what-if - -o json < site.yaml\n  \
-    hoist schema cluster-what-if > what-if.schema.json")]
-struct PlanArgs {
-    /// The file with the nodes and events; `-` is standard input
-    #[arg(long, value_name = "FILE")]
-    what_if: PathBuf,
+    Found(found::FoundArgs),
+    Status(status::StatusArgs),
+    Nodes(nodes::NodesArgs),
+    Roles(roles::RolesArgs),
+    Place(place::PlaceArgs),
+    Plan(plan::PlanArgs),
+    Pin(pin::PinArgs),
+    Token(token::TokenArgs),
+    Pending(accept::PendingArgs),
+    Accept(accept::AcceptArgs),
+    Reject(accept::RejectArgs),
+    Drain(members::DrainArgs),
+    Leave(members::LeaveArgs),
+    Expel(members::ExpelArgs),
+    Replace(members::ReplaceArgs),
+    Targets(targets::TargetsArgs),
 }
 
 impl ClusterArgs {
-    pub(crate) fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        match self.command {
-            ClusterCommand::Plan(args) => args.run(shell),
-        }
-    }
-}
-
-impl PlanArgs {
-    fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let text = input::read_whole(&self.what_if)?;
-        let source = match self.what_if.to_str() {
-            Some("-") => "standard input".to_owned(),
-            _ => self.what_if.display().to_string(),
-        };
-        let invalid = |problems| Failure::Input { input: source.clone(), problems };
-        let file = what_if::read(&source, &text).map_err(invalid)?;
-        let outcome = file.run().map_err(|problem| invalid(vec![problem]))?;
-        let printer = &mut shell.printer;
-        match printer.output() {
-            Output::Json | Output::Yaml => printer.value(&outcome)?,
-            Output::Name => {
-                outcome.plan.roles.keys().try_for_each(|member| printer.line(&member.0))?;
+    pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        match self.command.run(shell).await {
+            Err(Failure::Client(error)) if error.code() == Some(&Code::NotFound) => {
+                // The object is missing, or the whole cluster is: these have different remedies.
+                match shell.client()?.cluster().await {
+                    Ok(None) => Err(Failure::NoCluster),
+                    _ => Err(Failure::Client(error)),
+                }
             }
-            Output::Table | Output::Wide => show(printer, &outcome)?,
+            ended => ended,
         }
-        Ok(if outcome.plan.is_refused() { Exit::Refused } else { Exit::Done })
     }
 }
 
-fn show(printer: &mut Printer, outcome: &EventResult) -> Result<(), Failure> {
-    let plan = &outcome.plan;
-    let mut table = Table::new(&["NODE", "ROLE", "REASONS"]);
-    for (member, role) in &plan.roles {
-        let reasons = plan.reasons.get(member).into_iter().flatten();
-        let reasons: Vec<String> = reasons.map(ToString::to_string).collect();
-        table.row(vec![member.0.clone(), role.to_string(), reasons.join("; ")]);
+impl ClusterCommand {
+    async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        match self {
+            Self::Found(args) => args.run(shell).await,
+            Self::Status(args) => args.run(shell).await,
+            Self::Nodes(args) => args.run(shell).await,
+            Self::Roles(args) => args.run(shell).await,
+            Self::Place(args) => args.run(shell).await,
+            Self::Plan(args) => args.run(shell).await,
+            Self::Pin(args) => args.run(shell).await,
+            Self::Token(args) => args.run(shell).await,
+            Self::Pending(args) => args.run(shell).await,
+            Self::Accept(args) => args.run(shell).await,
+            Self::Reject(args) => args.run(shell).await,
+            Self::Drain(args) => args.run(shell).await,
+            Self::Leave(args) => args.run(shell).await,
+            Self::Expel(args) => args.run(shell).await,
+            Self::Replace(args) => args.run(shell).await,
+            Self::Targets(args) => args.run(shell).await,
+        }
     }
-    if !table.is_empty() {
-        printer.table(&table)?;
-        printer.line("")?;
-    }
-    let wide = printer.output() == Output::Wide;
-    for step in outcome.steps.iter().filter(|_| wide) {
-        let role = step.role.map(|role| format!(" as {role}")).unwrap_or_default();
-        printer.line(format!("{}{role}: {} moves", step.event, step.moves.len()))?;
-    }
-    for change in &plan.moves {
-        let consent = if change.needs_drain { ", after it was drained" } else { "" };
-        let text = format!("{}: {} -> {}{consent}", change.member, change.from, change.to);
-        printer.toned(Tone::Changed, &text)?;
-    }
-    let members = match outcome.members {
-        1 => "1 member".to_owned(),
-        count => format!("{count} members"),
-    };
-    printer.line(format!("scale {}, {members}{}", plan.scale.as_str(), below(plan)))?;
-    if plan.is_refused() {
-        let roles: Vec<&str> = plan.uncovered.iter().map(|role| role.as_str()).collect();
-        let text =
-            format!("refused: no member for {}; change pins or forbidden roles", roles.join(", "));
-        printer.toned(Tone::Removed, &text)?;
-    }
-    Ok(())
-}
-
-/// The roles with too few members, as the end of a line.
-fn below(plan: &RolePlan) -> String {
-    let missing = plan.below.iter().map(|(role, count)| format!("; {role} lacks {count}"));
-    missing.collect()
 }
