@@ -1,0 +1,3 @@
+//! `hoist cluster` against a controller that runs as a process.
+
+mod commands;
