@@ -367,7 +367,7 @@ fn load_server(
         return Ok(None);
     }
     // Key and certificate are two files: after a crash between the writes they do not match.
-    Ok(CertifiedKey::from_der(vec![certificate], key, &provider()).ok())
+    Ok(CertifiedKey::from_der(presented(certificate, root), key, &provider()).ok())
 }
 
 fn is_fresh(
@@ -466,7 +466,17 @@ fn issue_server(
     let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(|error| {
         CaError::Damaged { path: dir.join("server.key"), detail: error.to_string() }
     })?;
-    CertifiedKey::from_der(vec![certificate.der().clone()], key, &provider()).map_err(CaError::Tls)
+    CertifiedKey::from_der(presented(certificate.der().clone(), root), key, &provider())
+        .map_err(CaError::Tls)
+}
+
+/// The chain that clients get. It includes the root, so that a node with only its pin can check it
+/// before it sends anything.
+fn presented(
+    certificate: CertificateDer<'static>,
+    root: &CertificateDer<'_>,
+) -> Vec<CertificateDer<'static>> {
+    vec![certificate, root.clone().into_owned()]
 }
 
 /// When the certificate in use ends, for those who watch.
