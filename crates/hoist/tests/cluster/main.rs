@@ -1,3 +1,5 @@
 //! `hoist cluster` against a controller that runs as a process.
 
 mod commands;
+mod journey;
+mod network;
