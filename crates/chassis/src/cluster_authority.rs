@@ -123,7 +123,7 @@ impl ClusterAuthority {
         let missing = || damaged(&key_path, "it is missing, and `cluster.pem` is there");
         let key = Zeroizing::new(read(&key_path)?.ok_or_else(missing)?);
         secret::tighten(&key_path).map_err(CaError::File)?;
-        let key = KeyPair::from_pem(&key).map_err(|error| damaged(&key_path, error))?;
+        let key = KeyPair::from_pem(&key).map_err(|error| damaged(&key_path, error.to_string()))?;
         let authority = Self::load(&pem_path, pem, key)?;
         authority.verify_chain(ca, &pem_path)?;
         Ok(Some(authority))
@@ -202,8 +202,8 @@ impl ClusterAuthority {
 
     fn load(pem_path: &Path, pem: String, key: KeyPair) -> Result<Self, ClusterAuthorityError> {
         let certificate = parse_certificate(pem_path, pem.as_bytes())?;
-        let (_, parsed) =
-            X509Certificate::from_der(&certificate).map_err(|error| damaged(pem_path, error))?;
+        let (_, parsed) = X509Certificate::from_der(&certificate)
+            .map_err(|error| damaged(pem_path, error.to_string()))?;
         if parsed.public_key().subject_public_key.data != key.public_key_raw() {
             return Err(damaged(pem_path, "it does not belong to `cluster.key`").into());
         }
@@ -298,8 +298,9 @@ fn validity(
     certificate: &CertificateDer<'_>,
 ) -> Result<(Timestamp, Timestamp), CaError> {
     let (_, parsed) =
-        X509Certificate::from_der(certificate).map_err(|error| damaged(path, error))?;
-    let time = |second| Timestamp::from_second(second).map_err(|error| damaged(path, error));
+        X509Certificate::from_der(certificate).map_err(|error| damaged(path, error.to_string()))?;
+    let time =
+        |second| Timestamp::from_second(second).map_err(|error| damaged(path, error.to_string()));
     let validity = parsed.validity();
     Ok((time(validity.not_before.timestamp())?, time(validity.not_after.timestamp())?))
 }
@@ -321,8 +322,8 @@ fn read(path: &Path) -> Result<Option<String>, CaError> {
     }
 }
 
-fn damaged(path: &Path, detail: impl ToString) -> CaError {
-    CaError::Damaged { path: path.to_owned(), detail: detail.to_string() }
+fn damaged(path: &Path, detail: impl Into<String>) -> CaError {
+    CaError::Damaged { path: path.to_owned(), detail: detail.into() }
 }
 
 #[cfg(test)]
