@@ -134,7 +134,8 @@ impl ClusterPlan {
         if current.map(Self::hash) != parent {
             return Err(PlanRefusal::StaleParent { generation });
         }
-        let Layout { scale, roles, moves, mut reasons, held } = Layout::plan(membership, rules)?;
+        let layout = Layout::plan(membership, rules, current)?;
+        let Layout { scale, roles, moves, mut reasons, held } = layout;
         if let Some(current) = current {
             // A move that was carried out meanwhile is no reason for another plan.
             if (&current.roles, &current.held) == (&roles, &held) {
@@ -228,7 +229,11 @@ struct Layout {
 }
 
 impl Layout {
-    fn plan(membership: &Membership, rules: &PlanRules) -> Result<Self, PlanRefusal> {
+    fn plan(
+        membership: &Membership,
+        rules: &PlanRules,
+        current: Option<&ClusterPlan>,
+    ) -> Result<Self, PlanRefusal> {
         let mut roles = BTreeMap::new();
         let mut held = BTreeMap::new();
         let mut automatic = Vec::new();
@@ -243,7 +248,7 @@ impl Layout {
                 (None, Assignment::Automatic) => automatic.push(member),
             }
         }
-        let plan = plan_automatic(automatic, &rules.policy, &mut held)?;
+        let plan = plan_automatic(automatic, &rules.policy, current, &mut held)?;
         let nodes: BTreeMap<MemberId, NodeId> =
             membership.members.keys().map(|node| (member_id(*node), *node)).collect();
         for (id, role) in &plan.roles {
@@ -265,11 +270,13 @@ impl Layout {
 fn plan_automatic(
     mut members: Vec<&Member>,
     policy: &Policy,
+    current: Option<&ClusterPlan>,
     held: &mut BTreeMap<NodeId, HoldReason>,
 ) -> Result<RolePlan, PlanRefusal> {
     members.sort_by_key(|member| member.join_order);
     loop {
-        let inputs: Vec<planner::Member> = members.iter().map(|m| planner_member(m)).collect();
+        let inputs: Vec<planner::Member> =
+            members.iter().map(|member| planner_member(member, current)).collect();
         let refusal = match planner::plan(&inputs, policy) {
             Ok(plan) => match plan.uncovered.first() {
                 None => return Ok(plan),
@@ -277,7 +284,7 @@ fn plan_automatic(
             },
             Err(error) => PlanRefusal::Planner(error),
         };
-        let Some(newcomer) = members.iter().rposition(|member| member.assigned.is_none()) else {
+        let Some(newcomer) = inputs.iter().rposition(|member| member.role.is_none()) else {
             return Err(refusal);
         };
         held.insert(members.remove(newcomer).registration.node, HoldReason::Unplaceable);
@@ -288,7 +295,17 @@ fn member_id(node: NodeId) -> MemberId {
     MemberId(node.to_string())
 }
 
-fn planner_member(member: &Member) -> planner::Member {
+/// The role of a member that has none yet is the planned one: whether its agent was fast enough to
+/// carry the role out before the next node joined must not change the roles of the others.
+fn present_role(member: &Member, current: Option<&ClusterPlan>) -> Option<Role> {
+    let planned = || match current?.roles.get(&member.registration.node)? {
+        PlannedRole::Automatic(role) => Some(*role),
+        PlannedRole::Declared(_) => None,
+    };
+    member.assigned.or_else(planned)
+}
+
+fn planner_member(member: &Member, current: Option<&ClusterPlan>) -> planner::Member {
     let registration = &member.registration;
     let placement = &registration.placement;
     let mut forbid: BTreeSet<Role> = placement.forbid.clone();
@@ -304,7 +321,7 @@ fn planner_member(member: &Member) -> planner::Member {
         preferred: registration.claims.preferred,
         pin: placement.pin,
         forbid,
-        role: member.assigned,
+        role: present_role(member, current),
         draining: member.standing == crate::membership::Standing::Draining,
     }
 }

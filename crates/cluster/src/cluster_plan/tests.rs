@@ -76,6 +76,24 @@ fn plans_form_a_chain_of_generations() {
     assert_eq!(next(Some(&second), &carried_out(membership, &second)), Ok(None));
 }
 
+/// Nodes that join within seconds: none has reported before the next one joins.
+#[test]
+fn order_in_which_roles_are_carried_out_changes_no_role() {
+    let mut plan = None;
+    for count in 1..=3 {
+        plan = Some(next(plan.as_ref(), &members(count)).unwrap().unwrap());
+    }
+    let plan = plan.unwrap();
+    let roles = [1, 2, 3].map(|index| role(&plan, index));
+    assert_eq!(roles, ["edge", "core", "data"]);
+    for first in 1..=3 {
+        let PlannedRole::Automatic(planned) = plan.roles[&node(first)] else { panic!("{plan:?}") };
+        let membership = members(3);
+        let changes = membership.carry_out(node(first), planned).unwrap().changes;
+        assert_eq!(next(Some(&plan), &membership.with(&changes)), Ok(None), "n{first} is first");
+    }
+}
+
 #[test]
 fn plan_from_an_older_parent_is_refused() {
     let first = next(None, &members(1)).unwrap().unwrap();
