@@ -353,6 +353,7 @@ mod tests {
             names: Some("web-*".parse().unwrap()),
             networks: vec!["10.0.1.0/24".parse().unwrap()],
             bound_to: Some(Enrollment { machine: MACHINE, generation: 3 }),
+            manual: false,
         };
         let check = |change| check(&record, 2000, b"a", change);
         let bound = check(|request| {
