@@ -21,6 +21,11 @@ pub(crate) fn parse(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     at.ok_or_else(wrong)
 }
 
+/// To the second, for people: `2026-08-01T12:00:00Z`.
+pub(crate) fn to_the_second(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// `3s`, `4m`, `5h`, `6d`: how long something is ago, for tables.
 pub(crate) fn age(seconds: u64) -> String {
     match seconds {
@@ -50,6 +55,12 @@ mod tests {
         for text in ["", "soon", "-4h", "0s", "4", "9223372036854775807d", "99999999d"] {
             assert!(parse(text, now).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn fractions_of_seconds_are_left_out() {
+        let at: Timestamp = "2026-11-19T13:42:39.463900207Z".parse().unwrap();
+        assert_eq!(to_the_second(at), "2026-11-19T13:42:39Z");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::lookup::{is_present, short, state_word};
 use crate::failure::Failure;
 use crate::printer::Output;
 use crate::table::Table;
-use crate::when::age;
+use crate::when::{age, to_the_second};
 
 /// List the members of the cluster
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ fn table(members: &[ClusterMember], now: Timestamp) -> Table {
             member.plan_generation.map(|plan| plan.to_string()).unwrap_or_default(),
             member.address.map(|address| address.to_string()).unwrap_or_default(),
             member.join_order.to_string(),
-            member.accepted.to_string(),
+            to_the_second(member.accepted),
             member.preferred.clone().unwrap_or_default(),
             hardware(&member.resources),
         ]);

@@ -12,6 +12,7 @@ use super::Shell;
 use super::lookup::{is_present, state_word};
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
+use crate::when::to_the_second;
 
 /// Show the cluster, the states of its members, and warnings
 ///
@@ -76,7 +77,7 @@ fn print(printer: &mut Printer, report: &Report) -> Result<(), Failure> {
     let generation = report.status.membership_generation;
     let (silent, pending) = (counts.silent, counts.pending);
     let lines = [
-        ("cluster", format!("{name}, founded {founded}")),
+        ("cluster", format!("{name}, founded {}", to_the_second(*founded))),
         ("uid", uid.clone()),
         ("pin", pin.clone()),
         (

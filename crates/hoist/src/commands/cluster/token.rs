@@ -111,7 +111,8 @@ impl CreateArgs {
         let file = self.out.as_deref().map(SecretFile::create).transpose()?;
         let made = client.create_join_token(&request).await?;
         let entry = &made.entry;
-        let told = format!("for {}, until {}", nodes(entry.uses_left), entry.expires);
+        let told =
+            format!("for {}, until {}", nodes(entry.uses_left), when::to_the_second(entry.expires));
         let printer = &mut shell.printer;
         let is_value = matches!(printer.output(), Output::Json | Output::Yaml);
         match file {
@@ -187,10 +188,10 @@ fn table(tokens: &[JoinTokenEntry], now: Timestamp) -> Table {
         table.row(vec![
             token.id.clone(),
             state(token, now).to_owned(),
-            token.expires.to_string(),
+            when::to_the_second(token.expires),
             token.uses_left.to_string(),
             limits(token),
-            token.created.to_string(),
+            when::to_the_second(token.created),
             used_by.join(","),
         ]);
     }
