@@ -290,6 +290,7 @@ pub struct ConfirmRequest {
 /// `POST /cluster/v1/renew`, by the member.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "CertificateRenewal")]
 pub struct RenewRequest {
     /// PKCS #10 with the new key, DER, in base64.
     pub certificate_request: String,

@@ -14,6 +14,8 @@ use crate::resources::Resources;
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
+// Declared roles are `Role` in the same documents.
+#[schemars(rename = "ClusterRole")]
 pub enum Role {
     /// Everything on one machine: the only role of a cluster of one.
     Monolith,
