@@ -46,6 +46,7 @@ use hoist_chassis::route::{AccessClass, Route, with_state};
 use hoist_cluster::id::NodeId;
 use hoist_diagnostic::chain;
 use hoist_site::Registry;
+use hoist_site::registry::LoadedFrom;
 use parking_lot::Mutex;
 
 use crate::site::Site;
@@ -93,6 +94,10 @@ impl Cluster {
     /// Reads the cluster, so that members are known when the controller begins to listen. Without
     /// the store they are known as soon as it is back.
     pub async fn open(&self) {
+        // The registry has waited for the store already.
+        if self.registry.contact().loaded_from != LoadedFrom::Store {
+            return;
+        }
         match tokio::time::timeout(FIRST_LOAD, self.view.load()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
@@ -154,7 +159,7 @@ impl Cluster {
             });
             self.publish("cluster.plan.changed", "cluster", told);
         }
-        let refusal = replan.refusal.as_ref().map(|refusal| chain(refusal).to_string());
+        let refusal = replan.refusal.as_ref().map(|refusal| chain(refusal));
         *self.plan_refusal.lock() = refusal;
     }
 

@@ -31,7 +31,7 @@ impl Authority {
             Ok(None) => Files::Absent,
             Ok(Some(authority)) => Files::Opened(Arc::new(authority)),
             Err(error) => {
-                let reason = chain(&error).to_string();
+                let reason = chain(&error);
                 tracing::error!(error = reason, "no member can get a certificate");
                 Files::Unusable { reason }
             }
@@ -89,7 +89,7 @@ impl Authority {
 }
 
 fn create_failure(error: &ClusterAuthorityError) -> Failure {
-    let failure = Failure::new(Code::Conflict, chain(error).to_string());
+    let failure = Failure::new(Code::Conflict, chain(error));
     match error {
         ClusterAuthorityError::RootAway { .. } => failure.with_remedy(
             "found the cluster on the controller that has `ca/root.key`, or put the key back for \

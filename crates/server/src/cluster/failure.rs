@@ -33,7 +33,7 @@ pub(super) fn of_token(refusal: &TokenRefusal) -> Failure {
 }
 
 pub(super) fn of_plan(refusal: &PlanRefusal) -> Failure {
-    with_remedy(Code::Conflict, &chain(refusal).to_string()).into()
+    with_remedy(Code::Conflict, &chain(refusal)).into()
 }
 
 /// The messages of the core end with their remedy.

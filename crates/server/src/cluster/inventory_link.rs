@@ -38,7 +38,7 @@ pub(super) fn check_enabled(roster: &Roster, name: &Name) -> Result<(), Failure>
 /// The node that hoist installed a machine as: its id, or its name.
 pub(super) fn installed_as<'r>(roster: &'r Roster, text: &str) -> Option<&'r hoist_model::Node> {
     let by_id = || roster.by_id(text.parse::<NodeId>().ok()?);
-    by_id().or_else(|| roster.by_name(text)).map(|node| node.as_ref())
+    by_id().or_else(|| roster.by_name(text)).map(AsRef::as_ref)
 }
 
 impl Cluster {

@@ -86,7 +86,7 @@ fn issue(
     };
     let issued = authority.issue(request, &subject, now).map_err(|error| {
         tracing::error!(error = %chain(&error), "no certificate for a member");
-        Failure::new(Code::NotAuthority, chain(&error).to_string())
+        Failure::new(Code::NotAuthority, chain(&error))
             .with_remedy("correct the authority of the cluster, and send the request again")
     })?;
     Ok(StoredCertificate { serial: issued.serial, chain: issued.chain_pem, ends: issued.not_after })

@@ -10,6 +10,7 @@ use hoist_chassis::extract::{Json, Query};
 use hoist_chassis::failure::Failure;
 use hoist_chassis::route::Route;
 use hoist_cluster::membership::Member;
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::snapshot::Snapshot;
@@ -65,7 +66,7 @@ impl Cluster {
         let roster = self.registry.roster();
         let declared = || {
             let interfaces = &roster.by_name(name)?.spec.interfaces;
-            interfaces.iter().flat_map(|interface| &interface.addresses).next().map(|a| a.addr())
+            interfaces.iter().flat_map(|interface| &interface.addresses).next().map(IpNet::addr)
         };
         let seen = self.liveness.seen(member.registration.node).map(|seen| seen.from);
         match seen.or_else(declared) {

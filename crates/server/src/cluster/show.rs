@@ -15,6 +15,7 @@ use hoist_cluster::role::{Role, Scale};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Cluster;
+use super::planning;
 use super::records::{ClusterState, StoredPlan};
 use super::snapshot::Snapshot;
 
@@ -270,7 +271,8 @@ pub(super) fn plan(
         to: planned.to,
         needs_drain: planned.needs_drain,
     };
-    view.plan.moves = source.moves.iter().map(planned_move).collect();
+    let open = source.moves.iter().filter(|one| planning::is_open(one, &snapshot.membership));
+    view.plan.moves = open.map(planned_move).collect();
     let waiting = source.moves.iter().filter(|planned| stored.is_waiting(planned.node));
     view.waiting = waiting.map(|planned| planned.node.to_string()).collect();
     let reasons = source.reasons.iter();

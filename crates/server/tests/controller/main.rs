@@ -5,6 +5,7 @@ mod artifacts;
 mod backup;
 mod boot;
 mod bss;
+mod cluster;
 mod deploy;
 mod filled_site;
 mod fixtures;
