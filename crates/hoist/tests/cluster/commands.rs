@@ -108,7 +108,7 @@ fn cluster_is_founded_once() {
     let status = site.value(&["status"]);
     let uid = status["uid"].as_str().unwrap();
     let pin = status["pin"].as_str().unwrap();
-    assert_eq!(founded.out, format!("cluster lab is founded\n  uid  {uid}\n  pin  {pin}\n"),);
+    assert_eq!(founded.out, format!("cluster lab is founded\n  uid  {uid}\n  pin  {pin}\n"));
     assert!(founded.err.contains("`hoist cluster token create`"), "{}", founded.err);
     assert_eq!(site.ends(Exit::Done, &["pin"]).out, format!("{pin}\n"));
     assert_eq!(status["scale"], "empty");

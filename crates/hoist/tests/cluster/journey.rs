@@ -100,7 +100,7 @@ impl Office {
             let nodes = self.value(&["nodes"]);
             let generation = self.value(&["status"])["plan_generation"].clone();
             let mut roles: Vec<(String, String)> = Vec::new();
-            for node in nodes.as_array().unwrap() {
+            for node in nodes.as_array().expect("a list") {
                 if node["plan_generation"] != generation {
                     return Err(nodes.to_string());
                 }

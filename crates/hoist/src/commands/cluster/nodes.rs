@@ -85,13 +85,17 @@ fn day(at: Timestamp) -> String {
 /// `8 cores, 64 GiB memory, 500 GiB disk`.
 pub(super) fn hardware(resources: &Resources) -> String {
     let Resources { cores, memory_gib, disk_gib, network_mbps, gpus } = resources;
-    let mut text = format!("{cores} cores, {memory_gib} GiB memory, {disk_gib} GiB disk");
-    for (count, unit) in [(network_mbps, "Mbit/s"), (gpus, "GPUs")] {
-        if *count > 0 {
-            text.push_str(&format!(", {count} {unit}"));
-        }
-    }
-    text
+    let all = [
+        format!("{cores} cores, {memory_gib} GiB memory, {disk_gib} GiB disk"),
+        some(*network_mbps, "Mbit/s"),
+        some(*gpus, "GPUs"),
+    ];
+    all.concat()
+}
+
+/// `, 4 GPUs`; nothing where there are none.
+fn some(count: u64, unit: &str) -> String {
+    if count == 0 { String::new() } else { format!(", {count} {unit}") }
 }
 
 #[cfg(test)]
@@ -112,6 +116,14 @@ mod tests {
             "NODE  ID            STATE   ROLE  SEEN  CERTIFICATE UNTIL  PLAN\n\
              n1    3f9c2a7700b1  member  edge  3s    2026-04-01         3\n"
         );
+    }
+
+    #[test]
+    fn hardware_names_what_is_there() {
+        let small = Resources { cores: 8, memory_gib: 64, disk_gib: 500, ..Resources::default() };
+        assert_eq!(hardware(&small), "8 cores, 64 GiB memory, 500 GiB disk");
+        let large = Resources { network_mbps: 10_000, gpus: 4, ..small };
+        assert!(hardware(&large).ends_with(" disk, 10000 Mbit/s, 4 GPUs"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use clap::Args;
 use hoist_api::client::Client;
 use hoist_api::cluster::ClusterPlanView;
 use hoist_cluster::planner::{MemberId, Move, RolePlan};
+use hoist_cluster::role::Role;
 use hoist_cluster::what_if::{self, EventResult};
 use hoist_model::Exit;
 
@@ -72,9 +73,10 @@ impl PlanArgs {
             let is_other = next.generation != current.generation;
             return Ok(if is_other { Exit::WouldChange } else { Exit::Done });
         }
-        let view = match self.replan {
-            true => client.replan_cluster(None).await?,
-            false => client.cluster_plan(false).await?,
+        let view = if self.replan {
+            client.replan_cluster(None).await?
+        } else {
+            client.cluster_plan(false).await?
         };
         print_view(&mut shell.printer, &view)?;
         if self.replan && view.dry_run {
@@ -120,17 +122,15 @@ fn print_view(printer: &mut Printer, view: &ClusterPlanView) -> Result<(), Failu
         Some(name) => name.to_string(),
         None => short(id).to_owned(),
     };
-    let mut table = role_table(&view.plan, name_of);
+    let mut rows = role_rows(&view.plan, name_of);
     for (id, role) in &view.declared {
-        table.row(vec![name_of(id), role.clone(), "declared by the site".to_owned()]);
+        rows.push([name_of(id), role.clone(), "declared by the site".to_owned()]);
     }
     for (id, reason) in &view.held {
-        table.row(vec![name_of(id), String::new(), reason.clone()]);
+        rows.push([name_of(id), String::new(), reason.clone()]);
     }
-    if !table.is_empty() {
-        printer.table(&table)?;
-        printer.line("")?;
-    }
+    rows.sort();
+    print_rows(printer, rows)?;
     for planned in &view.plan.moves {
         let Move { member, from, to, .. } = planned;
         let name = name_of(&member.0);
@@ -175,11 +175,7 @@ fn what_if(shell: &mut Shell, path: &Path) -> Result<Exit, Failure> {
 
 fn print_outcome(printer: &mut Printer, outcome: &EventResult) -> Result<(), Failure> {
     let plan = &outcome.plan;
-    let table = role_table(plan, str::to_owned);
-    if !table.is_empty() {
-        printer.table(&table)?;
-        printer.line("")?;
-    }
+    print_rows(printer, role_rows(plan, str::to_owned))?;
     let wide = printer.output() == Output::Wide;
     for step in outcome.steps.iter().filter(|_| wide) {
         let role = step.role.map(|role| format!(" as {role}")).unwrap_or_default();
@@ -201,14 +197,27 @@ fn print_outcome(printer: &mut Printer, outcome: &EventResult) -> Result<(), Fai
     Ok(())
 }
 
-fn role_table(plan: &RolePlan, name_of: impl Fn(&str) -> String) -> Table {
-    let mut table = Table::new(&["NODE", "ROLE", "REASONS"]);
-    for (MemberId(id), role) in &plan.roles {
-        let reasons = plan.reasons.get(&MemberId(id.clone())).into_iter().flatten();
+/// Name, role and reasons of each member.
+fn role_rows(plan: &RolePlan, name_of: impl Fn(&str) -> String) -> Vec<[String; 3]> {
+    let row = |(member, role): (&MemberId, &Role)| {
+        let reasons = plan.reasons.get(member).into_iter().flatten();
         let reasons: Vec<String> = reasons.map(ToString::to_string).collect();
-        table.row(vec![name_of(id), role.to_string(), reasons.join("; ")]);
+        [name_of(&member.0), role.to_string(), reasons.join("; ")]
+    };
+    plan.roles.iter().map(row).collect()
+}
+
+/// A table, and an empty line behind it.
+fn print_rows(printer: &mut Printer, rows: Vec<[String; 3]>) -> Result<(), Failure> {
+    if rows.is_empty() {
+        return Ok(());
     }
-    table
+    let mut table = Table::new(&["NODE", "ROLE", "REASONS"]);
+    for row in rows {
+        table.row(row.into());
+    }
+    printer.table(&table)?;
+    printer.line("")
 }
 
 fn members(count: usize) -> String {
