@@ -239,7 +239,7 @@ impl Controller {
         let is_member = tls.conn.peer_certificates().is_some();
         let answer = match (method, path) {
             ("GET", "/cluster/v1/hello") => (200, json!(self.hello())),
-            ("POST", "/cluster/v1/join") => self.join(tls, serde_json::from_slice(body).unwrap()),
+            ("POST", "/cluster/v1/join") => self.join(tls, &serde_json::from_slice(body).unwrap()),
             ("POST", "/cluster/v1/confirm") if is_member => {
                 let request: ConfirmRequest = serde_json::from_slice(body).unwrap();
                 let mut nodes = self.nodes.lock();
@@ -296,7 +296,7 @@ impl Controller {
     fn join(
         &self,
         tls: &StreamOwned<ServerConnection, TcpStream>,
-        request: JoinRequest,
+        request: &JoinRequest,
     ) -> (u16, serde_json::Value) {
         let policy = self.behaviour.lock().policy;
         if policy == Policy::Refuse {
