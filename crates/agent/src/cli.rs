@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hoist_device::observe::SOURCES_TIMEOUT;
+use hoist_member::command_line::{BootstrapOptions, IdentityCommand, StateArgs};
 use uuid::Uuid;
 
 /// As the controller has it.
@@ -13,14 +14,15 @@ pub(crate) const PLUGINS: &str = "/usr/lib/hoist/plugins";
 #[command(
     name = "hoist-agent",
     version,
-    about = "Provisions the disks of this machine from a document",
-    long_about = "hoist-agent makes the disks of this machine what a document says.\n\nNothing is \
-        written until everything was checked and planned against the real disks, and only disks \
-        that the document names are ever written to.",
+    about = "Provisions the disks of this machine, and is its member of a cluster",
+    long_about = "hoist-agent makes the disks of this machine what a document says, and joins the \
+        machine to a cluster.\n\nNothing is written until everything was checked and planned \
+        against the real disks, and only disks that the document names are ever written to.",
     after_help = "Examples:\n  hoist-agent facts -o json\n  hoist-agent plan -f node.yaml\n  \
         hoist-agent apply -f node.yaml --plan 3f9c…\n\nExit codes: 0 done or nothing to do, \
-        1 error, 2 wrong usage or invalid document, 3 refused by a rule, 20 there are changes to \
-        make.",
+        1 error, 2 wrong usage or invalid document, 3 refused by a rule, 4 an operator is needed, 5 \
+        outcome unknown, 9 no cluster found, 10 more than one found, 11 a lock is held, 20 there \
+        are changes to make.",
     arg_required_else_help = true,
     subcommand_required = true,
     max_term_width = 100
@@ -96,6 +98,44 @@ pub(crate) enum Command {
         machine is restarted when the controller says so."
     )]
     Provision(ProvisionArgs),
+    /// Join this machine to a cluster
+    ///
+    /// Uses flags first, then the state of earlier runs, then the configuration, then the network.
+    /// An interrupted join is continued by the next run. A join that fails never founds a cluster.
+    #[command(
+        after_help = "Examples:\n  hoist-agent bootstrap --join-cluster 10.0.1.10 --token-file \
+        token\n  hoist-agent bootstrap --config cluster.yaml --token-file - < token\n  \
+        hoist-agent bootstrap --join-cluster 10.0.1.10 --ca-pin sha256:… --dry-run"
+    )]
+    Bootstrap(BootstrapArgs),
+    /// Work as a member of the cluster until a signal comes
+    ///
+    /// Reports to a controller, runs the steps of deployments for this node, and renews the
+    /// certificate. Without a controller it keeps its role and tries again.
+    #[command(after_help = "Examples:\n  hoist-agent daemon\n  \
+        hoist-agent daemon --state-dir /srv/hoist-agent")]
+    Daemon(DaemonArgs),
+    /// Show or remove the identity of this node in its cluster
+    #[command(subcommand)]
+    Identity(IdentityCommand),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BootstrapArgs {
+    #[command(flatten)]
+    pub(crate) options: BootstrapOptions,
+    /// File with the join token, or `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    /// Directory of plug-ins for the steps of deployments
+    #[arg(long, value_name = "DIR", default_value = PLUGINS)]
+    pub(crate) plugins: PathBuf,
 }
 
 #[derive(Debug, Args)]

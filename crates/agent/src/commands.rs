@@ -263,7 +263,7 @@ fn decided(document: &Document, given: &RunInputs) -> Result<ProvisionPlan, Fail
     decide(document, &seen).map_err(Failure::Found)
 }
 
-fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
     Ok(writeln!(io::stdout(), "{text}")?)
 }

@@ -6,6 +6,10 @@ use std::path::PathBuf;
 use hoist_device::OpenError;
 use hoist_device::apply::ApplyError;
 use hoist_diagnostic::chain;
+use hoist_member::bootstrap::BootstrapError;
+use hoist_member::command_line::OptionsError;
+use hoist_member::daemon::DaemonError;
+use hoist_member::identity::IdentityError;
 use hoist_model::Exit;
 use hoist_provision::diagnostic::{Class, ProvisionDiagnostic};
 use serde_json::{Value, json};
@@ -41,6 +45,16 @@ pub(crate) enum Failure {
         "cannot send the report to `{url}`: {reason}; send it again with `hoist-agent apply --only report`"
     )]
     ReportNotSent { url: String, reason: String },
+    #[error("cannot wait for signals")]
+    Signals(#[source] io::Error),
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
 }
 
 impl Failure {
@@ -68,7 +82,7 @@ impl Failure {
                     "hint": error.hint(), "evidence": error.evidence(),
                 })]
             }
-            _ => vec![json!({ "at": "", "message": chain(self) })],
+            _ => vec![json!({ "at": "", "message": chain(self), "hint": self.remedy() })],
         }
     }
 
@@ -77,7 +91,11 @@ impl Failure {
             Self::Read { .. }
             | Self::Secret { .. }
             | Self::CommandLine(_)
+            | Self::Options(_)
             | Self::NoAuthority(_) => Exit::Usage,
+            Self::Bootstrap(error) => error.exit(),
+            Self::Daemon(error) => error.exit(),
+            Self::Identity(error) => error.exit(),
             Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {
                 let is_input = |found: &ProvisionDiagnostic| found.class == Class::Input;
                 if found.iter().any(is_input) { Exit::Usage } else { Exit::Refused }
@@ -94,7 +112,18 @@ impl Failure {
             | Self::Network(_)
             | Self::Power(_)
             | Self::ReportNotSent { .. }
+            | Self::Signals(_)
             | Self::NotDone(_) => Exit::Failed,
+        }
+    }
+
+    /// The next step of the operator, where the message does not have it.
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Bootstrap(error) => error.remedy(),
+            Self::Daemon(error) => error.remedy(),
+            Self::Identity(error) => Some(error.remedy()),
+            _ => None,
         }
     }
 
@@ -121,7 +150,12 @@ impl Failure {
                     eprintln!("  {hint}");
                 }
             }
-            _ => eprintln!("error: {}", chain(self)),
+            _ => {
+                eprintln!("error: {}", chain(self));
+                if let Some(remedy) = self.remedy() {
+                    eprintln!("  {remedy}");
+                }
+            }
         }
     }
 }

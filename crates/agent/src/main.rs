@@ -1,4 +1,5 @@
-//! `hoist-agent`: brings the disks of this machine into the state described by a document.
+//! `hoist-agent`: brings the disks of this machine into the state described by a document, and is
+//! the machine's member of a cluster.
 //!
 //! This crate decides nothing: `hoist_provision::plan` derives the plan from the document and
 //! the machine. Every command ends with one code of the table in `hoist_model::Exit`.
@@ -7,7 +8,7 @@
 //! kernel's module loader.
 //!
 //! Does not belong here: rules about disks (`hoist-provision`), writes to devices
-//! (`hoist-device`), and work of deployments on installed nodes (`hoist deploy worker`).
+//! (`hoist-device`), and the node's side of a cluster (`hoist-member`).
 
 mod cli;
 mod command_line;
@@ -16,6 +17,7 @@ mod failure;
 mod final_actions;
 mod init;
 mod input;
+mod membership;
 mod modules;
 mod network;
 mod provision;
@@ -53,6 +55,9 @@ fn main() -> ExitCode {
         Command::Verify(args) => commands::verify(&args, cli.output),
         Command::Undo(args) => commands::undo(&args, cli.output),
         Command::Provision(args) => provision::run(&args),
+        Command::Bootstrap(args) => membership::bootstrap(&args, cli.output),
+        Command::Daemon(args) => membership::daemon(&args),
+        Command::Identity(command) => membership::identity(&command, cli.output),
     };
     let exit = ended.unwrap_or_else(|failure| {
         failure.print(cli.output);
