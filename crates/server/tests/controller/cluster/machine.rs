@@ -15,7 +15,8 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use rcgen::{CertificateParams, KeyPair, PublicKeyData as _};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::WantsClientCert;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};
@@ -23,6 +24,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::site::{Answer, Site};
+
+/// A client whose certificate is not decided yet.
+type WithoutIdentity = ConfigBuilder<ClientConfig, WantsClientCert>;
 
 /// A TLS connection to a controller.
 pub(super) struct Session {
@@ -33,15 +37,10 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) async fn open(site: &Site) -> Self {
-        Self::connect(site, rustls::ConfigBuilder::with_no_client_auth).await
+        Self::connect(site, WithoutIdentity::with_no_client_auth).await
     }
 
-    async fn connect(
-        site: &Site,
-        identity: impl FnOnce(
-            rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>,
-        ) -> ClientConfig,
-    ) -> Self {
+    async fn connect(site: &Site, identity: impl FnOnce(WithoutIdentity) -> ClientConfig) -> Self {
         let root = site.controller.chassis().ca.root_pem().to_owned();
         let mut roots = RootCertStore::empty();
         roots
