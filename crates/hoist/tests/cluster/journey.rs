@@ -233,3 +233,50 @@ fn cluster_grows_survives_its_controller_and_replaces_members() {
     let text = String::from_utf8(degraded.stdout).unwrap();
     assert!(text.contains("! silent members: n1"), "{text}");
 }
+
+#[test]
+fn killed_join_continues_and_a_drained_member_leaves() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("network namespaces of a cluster need root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let switch = Switch::new();
+    let office = Office::new(&switch, dir.path());
+    let [one, two] =
+        [("n1", 11), ("n2", 12)].map(|(name, number)| switch.machine(name, number, dir.path()));
+    office.ends(Exit::Done, &["found", "--name", "lab"]);
+    one.joins(&office.token("one"));
+    let _first = one.daemon();
+
+    // The machine itself is killed while it waits, and accepted while it is off.
+    let pin = office.ends(Exit::Done, &["pin"]);
+    let mut bootstrap = two.bootstrap(&["--ca-pin", pin.trim()]);
+    let waiting = Running::start(bootstrap.stdout(Stdio::null()).stderr(Stdio::null()));
+    let id = eventually_within(DEADLINE, "the request waits", || {
+        office.value(&["pending"])[0]["id"].as_str().map(str::to_owned)
+    });
+    waiting.kill();
+    office.ends(Exit::Done, &["accept", "n2"]);
+    assert_eq!(office.value(&["nodes"])[1]["state"], "accepted");
+    assert_eq!(office.value(&["status"])["counts"]["members"], 1, "it has not confirmed");
+    let mut again = two.command(&agent());
+    let again = again.args(["bootstrap", "--state-dir"]).arg(&two.state_dir).output().unwrap();
+    assert_eq!(code(&again), 0, "{again:?}");
+    let _second = two.daemon();
+    office.expect_roles(&[("n1", "edge"), ("n2", "core")]);
+    assert_eq!(office.value(&["nodes"])[1]["id"], id);
+
+    // A member that may hold data does not leave just so.
+    office.ends(Exit::Refused, &["leave", "n2"]);
+    let dry = office.ends(Exit::WouldChange, &["drain", "n2", "--dry-run"]);
+    assert!(dry.starts_with("would drain n2 ") && dry.ends_with(", role core\n"), "{dry}");
+    office.ends(Exit::Done, &["drain", "n2", "--reason", "new disks"]);
+    office.ends(Exit::Done, &["drain", "n2"]);
+    assert_eq!(office.value(&["nodes"])[1]["state"], "draining");
+    office.ends(Exit::Done, &["leave", "n2"]);
+    office.expect_roles(&[("n1", "monolith")]);
+    let states = office.value(&["status"])["states"].clone();
+    assert_eq!(states, serde_json::json!({"left": 1, "member": 1}));
+    let former = office.value(&["nodes", "--all"]);
+    assert_eq!((&former[1]["node"], &former[1]["state"]), (&"n2".into(), &"left".into()));
+}

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Runs `ip`, which must succeed.
 fn ip(words: &[&str]) {
@@ -17,7 +18,9 @@ pub(crate) struct Switch {
 
 impl Switch {
     pub(crate) fn new() -> Self {
-        let namespace = format!("hoist{}", std::process::id());
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("hoist{}-{number}", std::process::id());
         ip(&["netns", "add", &namespace]);
         let switch = Self { namespace };
         let inside = ["-n", &switch.namespace, "link"];
