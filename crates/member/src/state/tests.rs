@@ -95,7 +95,7 @@ fn damaged_files_are_errors_and_never_absent() {
         assert!(matches!(state.disk_state(), DiskState::Corrupt { .. }), "{name}");
         fs_err::write(state.path().join(name), content).unwrap();
     }
-    fs_err::write(state.path().join("cluster.json"), vec![b' '; MAX_FILE as usize + 1]).unwrap();
+    fs_err::write(state.path().join("cluster.json"), " ".repeat(1024 * 1024 + 1)).unwrap();
     assert!(matches!(state.disk_state(), DiskState::Corrupt { .. }));
     fs_err::remove_file(state.path().join("cluster.json")).unwrap();
     fs_err::write(state.path().join("join.json"), "{}").unwrap();

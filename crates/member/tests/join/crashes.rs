@@ -20,18 +20,15 @@ const MOMENTS: usize = 14;
 /// The moment after the write of the intent to store the bundle.
 const BUNDLE: usize = 9;
 
-/// Fails at the moments from `first` on, and counts all of them.
-fn probe(count: &Arc<AtomicUsize>, first: usize, full: bool) -> JournalProbe {
-    let count = Arc::clone(count);
-    Arc::new(move |moment: JournalMoment| {
+/// Fails at the moments from `first` on.
+fn probe(first: usize) -> JournalProbe {
+    let count = AtomicUsize::new(0);
+    Arc::new(move |_: JournalMoment| {
         let at = count.fetch_add(1, Ordering::Relaxed);
-        if at < first || full && moment == JournalMoment::AfterWrite {
+        if at < first {
             return Ok(());
         }
-        Err(match full {
-            true => JournalError::Full(io::ErrorKind::StorageFull.into()),
-            false => JournalError::File(io::Error::other("the process ends here")),
-        })
+        Err(JournalError::File(io::Error::other("the process ends here")))
     })
 }
 
@@ -39,7 +36,7 @@ fn probe(count: &Arc<AtomicUsize>, first: usize, full: bool) -> JournalProbe {
 fn is_cut(machine: &mut Machine, controller: &Controller, moment: usize) -> bool {
     let token = controller.token();
     let intent = intent(controller, &[controller.pin], Some(&token));
-    machine.setup.probe = Some(probe(&Arc::default(), moment, false));
+    machine.setup.probe = Some(probe(moment));
     let ended = join::begin(&machine.setup, &intent, Some(&token));
     machine.setup.probe = None;
     match ended {
@@ -110,7 +107,7 @@ fn crash_during_the_undo_is_continued() {
         // The registration was accepted, and the bundle was not stored.
         assert!(is_cut(&mut machine, &controller, BUNDLE));
         assert_eq!(controller.accepted(), 1);
-        machine.setup.probe = Some(probe(&Arc::default(), moment, false));
+        machine.setup.probe = Some(probe(moment));
         let given_up = join::withdraw(&machine.setup);
         machine.setup.probe = None;
         if given_up.is_err() {
@@ -137,10 +134,10 @@ fn full_disk_during_the_journal_ends_cleanly() {
         let is_full = Arc::clone(&count);
         machine.setup.probe = Some(Arc::new(move |when| {
             let at = is_full.fetch_add(1, Ordering::Relaxed);
-            match at == moment && when == JournalMoment::BeforeWrite {
-                true => Err(JournalError::Full(io::ErrorKind::StorageFull.into())),
-                false => Ok(()),
+            if at == moment && when == JournalMoment::BeforeWrite {
+                return Err(JournalError::Full(io::ErrorKind::StorageFull.into()));
             }
+            Ok(())
         }));
         let ended = join::begin(&machine.setup, &intent, Some(&token));
         machine.setup.probe = None;
@@ -180,10 +177,10 @@ fn failed_write_of_any_file_ends_clean_or_can_be_continued() {
         let counted = Arc::clone(&count);
         let sound = machine.setup.state.clone();
         machine.setup.state = sound.clone().with_probe(Arc::new(move |_| {
-            match counted.fetch_add(1, Ordering::Relaxed) == number {
-                true => Err(io::ErrorKind::StorageFull.into()),
-                false => Ok(()),
+            if counted.fetch_add(1, Ordering::Relaxed) == number {
+                return Err(io::ErrorKind::StorageFull.into());
             }
+            Ok(())
         }));
         let ended = join::begin(&machine.setup, &intent, Some(&token));
         machine.setup.state = sound;

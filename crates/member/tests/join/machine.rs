@@ -28,7 +28,9 @@ impl Notes {
 
 impl Console for Notes {
     fn step(&self, text: &str) {
-        self.0.lock().push_str(&format!("{text}\n"));
+        let mut notes = self.0.lock();
+        notes.push_str(text);
+        notes.push('\n');
     }
 
     fn warn(&self, text: &str) {
