@@ -6,9 +6,9 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    agent, apply, artifact, audit, bench, boot, cluster, completions, delete, deploy, diff, events,
-    export, get, group, image, man, metadata, network, node, partition, plugin, provision, refresh,
-    schema, status, token,
+    agent, apply, artifact, audit, bench, boot, bootstrap, cluster, completions, delete, deploy,
+    diff, events, export, get, group, identity, image, man, metadata, network, node, partition,
+    plugin, provision, refresh, schema, status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -110,7 +110,9 @@ pub(crate) enum Command {
     Metadata(metadata::MetadataArgs),
     Provision(provision::ProvisionArgs),
     Agent(agent::AgentArgs),
+    Bootstrap(bootstrap::BootstrapArgs),
     Cluster(cluster::ClusterArgs),
+    Identity(identity::IdentityArgs),
     Deploy(deploy::DeployArgs),
     Group(group::GroupArgs),
     Network(network::NetworkArgs),

@@ -126,6 +126,27 @@ pub(crate) fn authority(connection: &Connection) -> Result<PathBuf, Failure> {
     })
 }
 
+/// Host and port of the controller's TLS listener, for a node that trusts a pin.
+pub(crate) fn tls_authority(connection: &Connection) -> Result<String, Failure> {
+    let data_dir = data_dir(connection, &Surroundings::of_process());
+    let is_tls = |server: &String| server.starts_with("https://");
+    let running = match connection.server.as_ref().filter(|server| is_tls(server)) {
+        Some(_) => None,
+        // A local server may be named by its plain address.
+        None => read_running(&data_dir)?.and_then(|running| running.tls_url),
+    };
+    let url = running.or_else(|| connection.server.clone()).ok_or_else(|| {
+        Failure::missing("a running controller")
+            .with_hint("start `hoist serve`, or name its TLS address with `--server`")
+    })?;
+    let url = address(&url)?;
+    match (url.scheme(), url.host_str(), url.port_or_known_default()) {
+        ("https", Some(host), Some(port)) => Ok(format!("{host}:{port}")),
+        _ => Err(Failure::usage(format!("{url} is not the TLS address of a controller"))
+            .with_hint("nodes join over TLS; write it as `https://controller:27443`")),
+    }
+}
+
 fn choose(
     connection: &Connection,
     surroundings: Surroundings,

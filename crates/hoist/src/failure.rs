@@ -47,6 +47,9 @@ pub(crate) enum Failure {
     Ambiguous { message: String, hint: Option<String> },
     #[error("this site has no cluster")]
     NoCluster,
+    /// A command of the node's side of a cluster, with its own exit code.
+    #[error("{message}")]
+    Member { message: String, exit: Exit, hint: Option<&'static str> },
     #[error("the site changed meanwhile, and the change would differ; nothing was changed")]
     Moved,
     #[error("not confirmed; nothing was changed")]
@@ -111,6 +114,14 @@ impl Failure {
         Self::Ambiguous { message: message.into(), hint: None }
     }
 
+    pub(crate) fn member(
+        error: &dyn std::error::Error,
+        exit: Exit,
+        hint: Option<&'static str>,
+    ) -> Self {
+        Self::Member { message: chain(error), exit, hint }
+    }
+
     #[must_use]
     pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Self {
         if let Self::Usage { hint, .. }
@@ -142,7 +153,7 @@ impl Failure {
             | Self::Input { .. }
             | Self::Usage { .. }
             | Self::Setting(_) => Exit::Usage,
-            Self::Start { exit, .. } => *exit,
+            Self::Start { exit, .. } | Self::Member { exit, .. } => *exit,
             Self::Backup(error) => backup_exit(error),
             Self::Upgrade(error) => upgrade_exit(error),
             Self::Refused { .. } => Exit::Refused,
@@ -184,7 +195,7 @@ impl Failure {
         rendered
     }
 
-    fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> Option<String> {
         let text = match self {
             Self::Usage { hint, .. }
             | Self::Refused { hint, .. }
@@ -196,6 +207,7 @@ impl Failure {
             Self::Selector(_) => {
                 "`compute & !label:rack=7`, `nid:1-64` and `default/gpu` are selectors"
             }
+            Self::Member { hint, .. } => return hint.map(str::to_owned),
             Self::NoCluster => "found one with `hoist cluster found --name NAME`",
             Self::Moved => "run the command again to see the current change",
             Self::Record { .. } => {

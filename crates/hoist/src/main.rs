@@ -125,6 +125,8 @@ fn run(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Db(args) => db::run(&args, shell),
         Command::Backup(args) => backup::run(&args, shell),
         // These need none.
+        Command::Bootstrap(args) => args.run(shell),
+        Command::Identity(args) => args.run(shell),
         Command::Schema(args) => args.run(shell),
         Command::Completions(args) => args.run(shell),
         Command::Man(args) => args.run(shell),
@@ -167,6 +169,8 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Serve(_)
         | Command::Db(_)
         | Command::Backup(_)
+        | Command::Bootstrap(_)
+        | Command::Identity(_)
         | Command::Schema(_)
         | Command::Completions(_)
         | Command::Man(_)
