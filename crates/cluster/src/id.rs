@@ -44,6 +44,10 @@ impl ClusterId {
         Self(bytes)
     }
 
+    pub fn as_bytes(&self) -> &[u8; CLUSTER_BYTES] {
+        &self.0
+    }
+
     pub fn short(self) -> ClusterIdPrefix {
         let mut prefix = [0; CLUSTER_PREFIX_BYTES];
         prefix.copy_from_slice(&self.0[..CLUSTER_PREFIX_BYTES]);
