@@ -71,6 +71,11 @@ const WALLS: &[Wall] = &[
         ours: &[],
         never: &["tokio", "axum", "hyper", "reqwest", "ureq", "tonic"],
     },
+    Wall {
+        krate: "discovery",
+        ours: &["cluster"],
+        never: &["tokio", "axum", "hyper", "reqwest", "ureq", "clap"],
+    },
     Wall { krate: "etcd-proto", ours: &[], never: &[] },
     Wall {
         krate: "hoist",

@@ -161,7 +161,7 @@ impl Answer {
         [ANSWER_DOMAIN, &self.fields()].concat()
     }
 
-    /// The message without the signature of the beacon key.
+    /// The message without the signature of the beacon key. Lengths must have been checked.
     fn fields(&self) -> Vec<u8> {
         let mut message = MAGIC.to_vec();
         message.push(VERSION);
@@ -173,7 +173,7 @@ impl Answer {
         });
         append_time(&mut message, self.time);
         append(&mut message, self.name.as_bytes());
-        message.push(u8::try_from(self.controllers.len()).unwrap_or(u8::MAX));
+        message.push(u8::try_from(self.controllers.len()).expect("the caller checked the length"));
         for controller in &self.controllers {
             append(&mut message, controller.host.as_bytes());
             message.extend_from_slice(&controller.port.to_be_bytes());

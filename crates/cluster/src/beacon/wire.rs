@@ -98,8 +98,7 @@ impl<'a> Reader<'a> {
 
 /// Appends a list of bytes. Its length must have been checked: a list has at most 255 bytes.
 pub(super) fn append(message: &mut Vec<u8>, bytes: &[u8]) {
-    debug_assert!(bytes.len() <= usize::from(u8::MAX), "the caller checked the length");
-    message.push(u8::try_from(bytes.len()).unwrap_or(u8::MAX));
+    message.push(u8::try_from(bytes.len()).expect("the caller checked the length"));
     message.extend_from_slice(bytes);
 }
 
