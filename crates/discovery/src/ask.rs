@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hoist_cluster::beacon::{
-    CheckedAnswer, DiscoveredCluster, MAX_ANSWER_BYTES, Method, Path, Query, RateLimit,
+    CheckedAnswer, DiscoveredCluster, MAX_ANSWER_BYTES, Method, Nonce, Path, Query, RateLimit,
     SignedAnswer, collect,
 };
-use hoist_cluster::id::Pin;
+use hoist_cluster::id::{ClusterId, Pin};
 use jiff::Timestamp;
 
 use crate::interface::Interface;
@@ -17,7 +17,7 @@ use crate::network::Network;
 use crate::problem::Problem;
 use crate::{keys, socket};
 
-/// Answers that are kept, so that a flood does not fill the memory or hide other senders.
+/// The most answers that are kept: a flood must not fill the memory or hide other senders.
 const MAX_PER_SOURCE: u32 = 64;
 const MAX_ANSWERS: u32 = 2048;
 
@@ -61,12 +61,21 @@ pub struct Outcome {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
+    #[error("the system has no random numbers")]
+    Nonce,
     #[error("cannot list the network interfaces")]
     Interfaces(#[source] io::Error),
     #[error("cannot wait for answers")]
     Wait(#[source] io::Error),
     #[error("the query was sent nowhere: {}", reasons(.problems))]
     NotSent { problems: Vec<Problem> },
+}
+
+/// A query with a nonce that no other query has.
+pub fn new_query(cluster: Option<ClusterId>) -> Result<Query, AskError> {
+    let mut nonce = [0; 16];
+    aws_lc_rs::rand::fill(&mut nonce).map_err(|_| AskError::Nonce)?;
+    Ok(Query { nonce: Nonce::from_random(nonce), cluster })
 }
 
 /// Asks once, and blocks for the window of the options.

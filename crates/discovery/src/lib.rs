@@ -16,7 +16,7 @@ mod problem;
 mod responder;
 mod socket;
 
-pub use ask::{AskError, AskOptions, Outcome, ReceivedAnswer, ask};
+pub use ask::{AskError, AskOptions, Outcome, ReceivedAnswer, ask, new_query};
 pub use identity::{BeaconIdentity, IdentityError, Statement};
 pub use interface::Selection;
 pub use network::Network;

@@ -61,12 +61,12 @@ pub struct Counters {
 /// A running responder. It stops when it is dropped.
 #[derive(Debug)]
 pub struct Responder {
-    shared: Arc<Shared>,
+    state: Arc<ResponderState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ResponderState {
     /// Readable as soon as the thread should end.
     stop: OwnedFd,
     counters: Totals,
@@ -93,7 +93,7 @@ impl Responder {
         options: ResponderOptions,
         answer: impl FnMut(&Query) -> Option<Vec<u8>> + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let state = Arc::new(ResponderState {
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             counters: Totals::default(),
             problems: Mutex::default(),
@@ -106,17 +106,17 @@ impl Responder {
             options,
             listeners: Vec::new(),
             answer,
-            shared: Arc::clone(&shared),
+            state: Arc::clone(&state),
         };
         // Before the thread starts, so that a query sent after this call is heard.
         service.rescan();
         let thread = std::thread::Builder::new().name("beacon".to_owned());
         let thread = thread.spawn(move || service.run())?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { state, thread: Some(thread) })
     }
 
     pub fn counters(&self) -> Counters {
-        let totals = &self.shared.counters;
+        let totals = &self.state.counters;
         let value = |total: &AtomicU64| total.load(Ordering::Relaxed);
         Counters {
             answers: value(&totals.answers),
@@ -130,12 +130,12 @@ impl Responder {
 
     /// The parts that do not work now.
     pub fn problems(&self) -> Vec<Problem> {
-        self.shared.problems.lock().clone()
+        self.state.problems.lock().clone()
     }
 
     /// The interfaces on which queries are heard now.
     pub fn interfaces(&self) -> Vec<String> {
-        self.shared.listening.lock().clone()
+        self.state.listening.lock().clone()
     }
 
     /// Ends the thread and leaves the groups.
@@ -146,7 +146,7 @@ impl Responder {
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         // The counter of the event cannot overflow: it is written once.
-        let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.state.stop, &1_u64.to_ne_bytes());
         if thread.join().is_err() {
             tracing::error!("the thread that answers discovery panicked");
         }
@@ -172,18 +172,18 @@ struct Service<A> {
     started: Instant,
     listeners: Vec<Listener>,
     answer: A,
-    shared: Arc<Shared>,
+    state: Arc<ResponderState>,
 }
 
 impl<A: FnMut(&Query) -> Option<Vec<u8>>> Service<A> {
     fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
+        let state = Arc::clone(&self.state);
         let mut rescan_at = Instant::now() + self.options.rescan;
         loop {
             let left = rescan_at.saturating_duration_since(Instant::now());
             let sockets = self.listeners.iter().map(|listener| &listener.socket);
             let mut descriptors = socket::descriptors(sockets);
-            descriptors.push(shared.stop.as_fd());
+            descriptors.push(state.stop.as_fd());
             let Ok(readable) = socket::wait(&descriptors, left) else {
                 tracing::error!("discovery cannot wait for queries and ends");
                 return;
@@ -204,7 +204,7 @@ impl<A: FnMut(&Query) -> Option<Vec<u8>>> Service<A> {
 
     fn read(&mut self, place: usize) {
         let Listener { interface, socket, .. } = &self.listeners[place];
-        let totals = &self.shared.counters;
+        let totals = &self.state.counters;
         // One byte more, so that a longer message is noticed.
         let mut buffer = [0; QUERY_BYTES + 1];
         // An error concerns an earlier answer, for instance one to a machine that is gone.
@@ -258,12 +258,12 @@ impl<A: FnMut(&Query) -> Option<Vec<u8>>> Service<A> {
     fn publish(&self, problems: Vec<Problem>) {
         let mut names: Vec<_> = self.listeners.iter().map(|l| l.interface.name.clone()).collect();
         names.dedup();
-        let mut listening = self.shared.listening.lock();
+        let mut listening = self.state.listening.lock();
         if *listening != names {
             tracing::info!(interfaces = names.join(" "), "discovery answers queries");
             *listening = names;
         }
-        let mut known = self.shared.problems.lock();
+        let mut known = self.state.problems.lock();
         let texts: Vec<_> = known.iter().map(ToString::to_string).collect();
         for problem in &problems {
             if !texts.contains(&problem.to_string()) {

@@ -58,7 +58,7 @@ impl Method {
             Self::MulticastV4 => "multicast v4",
             Self::MulticastV6 => "multicast v6",
             Self::Broadcast => "broadcast",
-            Self::Seed => "seed",
+            Self::Seed => "unicast seed",
         }
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use hoist_cluster::beacon::{
-    Claim, ControllerAddress, DiscoveredCluster, FoundingState, Method, Nonce, Query,
+    Claim, ControllerAddress, DiscoveredCluster, FoundingState, Method, Query,
 };
 use hoist_cluster::id::{ClusterId, Pin};
 use hoist_discovery::keys::sign_with_root;
 use hoist_discovery::{
-    AskOptions, BeaconIdentity, Network, Responder, ResponderOptions, Statement, ask,
+    AskOptions, BeaconIdentity, Network, Responder, ResponderOptions, Statement, ask, new_query,
 };
 use jiff::{Timestamp, ToSpan};
 
@@ -56,9 +56,7 @@ impl Cluster {
 }
 
 pub(crate) fn query() -> Query {
-    let mut nonce = [0; 16];
-    aws_lc_rs::rand::fill(&mut nonce).unwrap();
-    Query { nonce: Nonce::from_random(nonce), cluster: None }
+    new_query(None).unwrap()
 }
 
 /// Asks on the network of the calling thread.
