@@ -229,14 +229,14 @@ const COMPOSITION: &str = "controller";
 /// rows above it (a test checks), so each pair of contexts has at most one direction and no cycle
 /// can form. A new arrow is a decision that is made here.
 const CONTEXTS: &[(&str, &[&str])] = &[
+    ("inventory", &[]),
+    ("cluster", &["inventory"]),
     ("database", &[]),
-    ("backup", &["database"]),
+    ("backup", &["cluster", "database"]),
     ("upgrade", &["backup"]),
     ("deploy", &[]),
-    ("inventory", &[]),
     ("artifacts", &["inventory"]),
     ("hsm", &["inventory"]),
-    ("cluster", &["inventory"]),
     ("boot", &["inventory"]),
     ("metadata", &["boot", "inventory"]),
     ("provision", &["artifacts", "boot", "inventory", "metadata"]),
