@@ -153,6 +153,8 @@ pub struct Expulsion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
+    /// Rises with each transition: two operations that read one revision cannot both be committed.
+    pub revision: u64,
     /// Rises by one with each change of the nodes that may connect.
     pub generation: u64,
     pub next_join_order: u64,
@@ -162,7 +164,7 @@ pub struct Counters {
 
 impl Default for Counters {
     fn default() -> Self {
-        Self { generation: 0, next_join_order: 1, next_serial: 1, next_arrival: 1 }
+        Self { revision: 0, generation: 0, next_join_order: 1, next_serial: 1, next_arrival: 1 }
     }
 }
 

@@ -72,6 +72,7 @@ impl Transition {
 
     /// Writes the counters too: they are the record that concurrent operations compare.
     fn new(counters: Counters, outcome: Outcome, mut changes: Vec<Change>) -> Self {
+        let counters = Counters { revision: counters.revision + 1, ..counters };
         changes.push(Change::Counters(counters));
         Self { changes, outcome }
     }
