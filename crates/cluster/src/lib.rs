@@ -1,13 +1,15 @@
 //! Decisions about a cluster as functions of values: who founds and joins it, who its members are,
 //! and which roles they have.
 //!
-//! [`id`] has the identities of clusters, nodes and keys, [`address`] the addresses of controllers,
-//! [`join_token`] the permission to join, [`membership`] the members and the requests to join,
-//! [`cluster_plan`] the chain of role plans, [`detection`] the decision of a machine between founding,
-//! joining and stopping, [`config`] reads cluster.yaml, [`pre_check`] has the checks before a join,
-//! [`beacon`] the messages by which machines find clusters on the local network. [`role`] has the
-//! roles with their bounds, [`resources`] the hardware that the decision compares, [`planner`]
-//! assigns a role to each member, [`what_if`] reads a file of members and plans it offline.
+//! Joining: [`config`] reads `cluster.yaml`, [`detection`] decides between founding and joining,
+//! [`pre_check`] judges a machine before it joins, [`join_token`] is the permission to join, and
+//! [`membership`] has the members with the operations on them. [`id`] has the identities of clusters,
+//! nodes and keys, [`address`] the addresses of controllers, [`beacon`] the messages by which machines
+//! find clusters on the local network.
+//!
+//! Roles: [`role`] has them with their bounds, [`resources`] the hardware that the decision compares,
+//! [`planner`] assigns a role to each member, [`cluster_plan`] chains the plans of a cluster, and
+//! [`what_if`] reads a file of members and plans it offline.
 //!
 //! Must never know: I/O, async, a clock, randomness, the store, the site, HTTP.
 

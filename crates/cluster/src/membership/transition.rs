@@ -13,7 +13,7 @@ use crate::id::{NodeId, Pin};
 use crate::role::Role;
 
 /// The effect of an operation: all changes belong into one transaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Transition {
     /// Empty if nothing changes.
     pub changes: Vec<Change>,
@@ -21,7 +21,7 @@ pub struct Transition {
 }
 
 /// One record to write or to remove.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Change {
     Counters(Counters),
     Member(Box<Member>),
@@ -32,7 +32,7 @@ pub enum Change {
 }
 
 /// The answer to the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The request waits for a decision, at this place in the queue.
     Pending {

@@ -36,30 +36,31 @@ pub(crate) struct Joining {
     pub(crate) mutant: Option<Mutant>,
 }
 
-/// A plan with the hash of the plan itself as the one of the model.
+/// A plan with its reference, so that the checker does not compute it for every state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StoredPlan(ClusterPlan);
+pub(crate) struct StoredPlan {
+    plan: ClusterPlan,
+    reference: PlanReference,
+}
+
+impl From<ClusterPlan> for StoredPlan {
+    fn from(plan: ClusterPlan) -> Self {
+        let reference = plan.reference();
+        Self { plan, reference }
+    }
+}
 
 impl Hash for StoredPlan {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash().hash(state);
+        self.reference.hash(state);
     }
 }
 
 /// The work of a controller between reading the store and committing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Draft {
-    Members { read: Counters, transition: DraftTransition },
+    Members { read: Counters, transition: Transition },
     Plan(StoredPlan),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DraftTransition(Transition);
-
-impl Hash for DraftTransition {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        format!("{:?}", self.0).hash(state);
-    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -122,15 +123,15 @@ impl State {
             Step::Accept(index) => members.accept(node(index), request(index), now),
             Step::Confirm(index) => members.confirm(node(index), now),
             Step::Plan => {
-                let current = self.plans.last().map(|plan| &plan.0);
-                let parent = current.map(ClusterPlan::hash);
+                let current = self.plans.last();
+                let parent = current.map(|current| current.reference.hash);
+                let current = current.map(|current| &current.plan);
                 let rules = PlanRules::default();
                 let next = ClusterPlan::next(CLUSTER, current, parent, members, &rules);
-                return next.ok().flatten().map(|plan| Draft::Plan(StoredPlan(plan)));
+                return next.ok().flatten().map(|plan| Draft::Plan(plan.into()));
             }
         };
         let transition = transition.ok().filter(|transition| !transition.changes.is_empty())?;
-        let transition = DraftTransition(transition);
         Some(Draft::Members { read: members.counters, transition })
     }
 
@@ -190,19 +191,19 @@ impl Model for Joining {
                 Draft::Members { read, transition } => {
                     let is_current = read == state.membership.counters;
                     if is_current || self.mutant == Some(Mutant::CommitWithoutCompare) {
-                        state.commit_members(&transition.0);
+                        state.commit_members(&transition);
                     }
                 }
                 Draft::Plan(plan) => {
-                    let current = state.plans.last().map(|plan| plan.0.hash());
-                    let is_current = current == plan.0.parent;
+                    let current = state.plans.last().map(|current| current.reference.hash);
+                    let is_current = current == plan.plan.parent;
                     if is_current || self.mutant == Some(Mutant::PlanWithoutParent) {
                         state.plans.push(plan);
                     }
                 }
             },
             Action::Offer(index) => {
-                let offered = state.plans[index].0.reference();
+                let offered = state.plans[index].reference;
                 let takes = supersedes(CLUSTER, state.applied.as_ref(), &offered);
                 if takes != Ok(true) && self.mutant != Some(Mutant::AgentTakesAnyPlan) {
                     return None;
@@ -227,14 +228,14 @@ impl Model for Joining {
             }),
             Property::always(ONE_CHAIN, |_, state: &State| {
                 state.plans.windows(2).all(|pair| {
-                    pair[1].0.generation == pair[0].0.generation + 1
-                        && pair[1].0.parent == Some(pair[0].0.hash())
+                    pair[1].reference.generation == pair[0].reference.generation + 1
+                        && pair[1].plan.parent == Some(pair[0].reference.hash)
                 })
             }),
             Property::always(FORWARD_ONLY, |_, state: &State| !state.went_back),
             Property::sometimes("both nodes have a role", |_, state: &State| {
                 let last = state.plans.last();
-                last.is_some_and(|plan| plan.0.roles.len() == usize::from(NODES))
+                last.is_some_and(|plan| plan.plan.roles.len() == usize::from(NODES))
             }),
         ]
     }
