@@ -329,7 +329,7 @@ impl Inputs<'_> {
         self.flags.auto_discover || self.has_pin() || is_expected
     }
 
-    /// `--yes` is no credential: nobody has compared a fingerprint.
+    /// `--yes` is no credential: it compares no fingerprint.
     fn credential(&self) -> Result<Credential, DetectionRefusal> {
         match (&self.flags.token, self.pin(), self.terminal) {
             (Some(_), _, _) => Ok(Credential::Token),

@@ -353,6 +353,9 @@ proptest! {
                 prop_assert_eq!(rise, 1, "{:?}", step);
             }
             prop_assert!(rise <= 1);
+            // Every change is noticed by operations that read the value before it.
+            let revisions = membership.counters.revision - before.counters.revision;
+            prop_assert_eq!(revisions, u64::from(!transition.changes.is_empty()));
             // Expelled nodes stay expelled.
             prop_assert!(before.expelled.keys().all(|id| membership.expelled.contains_key(id)));
             prop_assert!(membership.expelled.keys().all(|id| !membership.may_connect(*id)));

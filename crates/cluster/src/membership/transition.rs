@@ -136,7 +136,7 @@ impl Membership {
         };
         let latest = pending.registration.request;
         if latest != request {
-            // Nobody has seen the facts of the latest request.
+            // The decision was about the facts of an older request.
             return Err(MembershipRefusal::Superseded { request, latest });
         }
         let predecessor = self.predecessor(pending);
