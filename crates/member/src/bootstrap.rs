@@ -66,23 +66,28 @@ impl std::fmt::Debug for BootstrapHost<'_> {
 /// Asks the network for clusters. Only called if neither flags, nor the state on disk, nor the
 /// configuration decide.
 pub trait Discovery {
-    /// The answers of the whole window.
+    /// The answers of the whole window; `None` if the network was not searched.
     fn ask(
         &self,
         config: Option<&ClusterConfig>,
         pins: &[Pin],
         console: &dyn Console,
-    ) -> Vec<Answer>;
+    ) -> Option<Vec<Answer>>;
 }
 
-/// For builds without discovery: nothing is seen, and the operator is told.
+/// For builds without discovery: the network is not searched, and the operator is told.
 #[derive(Debug, Clone, Copy)]
 pub struct NoDiscovery;
 
 impl Discovery for NoDiscovery {
-    fn ask(&self, _: Option<&ClusterConfig>, _: &[Pin], console: &dyn Console) -> Vec<Answer> {
+    fn ask(
+        &self,
+        _: Option<&ClusterConfig>,
+        _: &[Pin],
+        console: &dyn Console,
+    ) -> Option<Vec<Answer>> {
         console.warn("the network was not searched: this build has no discovery");
-        Vec::new()
+        None
     }
 }
 
@@ -136,17 +141,20 @@ pub fn run(
 fn decided(request: &BootstrapRequest, host: &BootstrapHost<'_>, disk: &DiskState) -> Decision {
     let config = request.config.as_ref();
     let terminal = host.console.is_terminal();
-    let with = |answers: &[Answer]| {
-        decide(&Inputs { flags: &request.flags, disk, config, answers, terminal })
+    let with = |flags: &Flags, answers: &[Answer]| {
+        decide(&Inputs { flags, disk, config, answers, terminal })
     };
     let is_told = request.flags.single_node
         || request.flags.join.is_some()
         || config.is_some_and(|config| config.master.is_some());
     if is_told || *disk != DiskState::None {
-        return with(&[]);
+        return with(&request.flags, &[]);
     }
-    let answers = host.discovery.ask(config, &known_pins(request), host.console.as_ref());
-    with(&answers)
+    match host.discovery.ask(config, &known_pins(request), host.console.as_ref()) {
+        Some(answers) => with(&request.flags, &answers),
+        // `--yes` agrees to found a cluster where none was seen, and nobody has looked.
+        None => with(&Flags { yes: false, ..request.flags.clone() }, &[]),
+    }
 }
 
 /// The pins that answers of discovery are verified with.

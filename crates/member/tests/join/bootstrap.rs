@@ -123,6 +123,17 @@ fn nothing_is_founded_without_consent() {
 }
 
 #[test]
+fn consent_alone_founds_nothing_on_an_unsearched_network() {
+    let controller = Controller::start();
+    let machine = Machine::new();
+    let founder = founder(&controller);
+    let request = request(Flags { yes: true, ..Flags::default() });
+    let error = bootstrap::run(&request, &host(&machine, Some(&founder))).unwrap_err();
+    assert_eq!(error.exit(), Exit::NoCluster);
+    assert!(!founder.was_asked.load(Ordering::Relaxed));
+}
+
+#[test]
 fn contradictory_flags_are_usage_errors() {
     let controller = Controller::start();
     let machine = Machine::new();
