@@ -36,9 +36,11 @@ pub struct DiskSpace {
     pub free_inodes: Option<u64>,
 }
 
-/// The space of the file system of a path.
+/// The space of the file system of a path, or of the directory in which the path will be made.
 pub fn disk_space(path: &Path) -> std::io::Result<DiskSpace> {
-    let space = rustix::fs::statvfs(path)?;
+    let path = std::path::absolute(path)?;
+    let present = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(&path);
+    let space = rustix::fs::statvfs(present)?;
     let free_inodes = (space.f_files > 0).then_some(space.f_favail);
     Ok(DiskSpace {
         total: space.f_blocks.saturating_mul(space.f_frsize),
@@ -155,10 +157,19 @@ mod tests {
     }
 
     #[test]
+    fn missing_directory_has_the_space_of_its_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        let total = |path: &Path| disk_space(path).unwrap().total;
+        assert_eq!(total(&dir.path().join("a/b")), total(dir.path()));
+        assert!(disk_space(Path::new("not-made-yet")).unwrap().total > 0);
+    }
+
+    #[test]
     fn missing_facts_are_zero() {
         let nothing = PathBuf::from("/nonexistent");
         let source = FactSource { proc: nothing.clone(), sys: nothing.clone() };
-        assert_eq!(source.resources(&nothing), Resources::default());
+        let resources = Resources { disk_gib: 0, ..source.resources(&nothing) };
+        assert_eq!(resources, Resources::default());
         assert_eq!(source.host_name(), "");
         assert!(FactSource::default().resources(Path::new("/")).cores > 0);
     }
