@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+pub use hoist_cluster::membership::MembershipEnd;
 use hoist_cluster::planner::{Mode, Reason, RolePlan};
 use hoist_cluster::resources::Resources;
 use hoist_model::Name;

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use hoist_cluster::membership::MembershipEnd;
 use hoist_diagnostic::Diagnostic;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -112,6 +113,11 @@ codes! {
     Forbidden, "forbidden", 403, "Not allowed";
     /// The job of an agent is no longer valid: the node was started again or finished.
     AttemptOver, "attempt-over", 403, "This attempt is over";
+    /// The certificate is of a member, and its membership has ended: see
+    /// [`Code::membership_end`].
+    MemberExpelled, "member-expelled", 403, "The member was expelled";
+    MemberLeft, "member-left", 403, "The member has left the cluster";
+    MemberReplaced, "member-replaced", 403, "The member was replaced";
     /// A join token is not valid for the request, or the node may not join again.
     JoinRefused, "join-refused", 403, "The cluster does not accept the node";
     /// Administration over plain HTTP from another machine.
@@ -168,6 +174,23 @@ codes! {
     Timeout, "timeout", 503, "The request took too long";
     Stopping, "stopping", 503, "The server is stopping";
     StoreFull, "store-full", 507, "No space left for writes";
+}
+
+impl Code {
+    /// How the membership of the caller ended, if this code says so.
+    pub fn membership_end(&self) -> Option<MembershipEnd> {
+        MembershipEnd::ALL.into_iter().find(|end| Self::from(*end) == *self)
+    }
+}
+
+impl From<MembershipEnd> for Code {
+    fn from(end: MembershipEnd) -> Self {
+        match end {
+            MembershipEnd::Expelled => Self::MemberExpelled,
+            MembershipEnd::Left => Self::MemberLeft,
+            MembershipEnd::Replaced => Self::MemberReplaced,
+        }
+    }
 }
 
 impl Problem {

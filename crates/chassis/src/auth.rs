@@ -34,7 +34,7 @@ use crate::failure::Failure;
 use crate::host::HostNames;
 use crate::jwks::JwtError;
 use crate::log_limit::LogLimit;
-use crate::member::Member;
+use crate::member::{Member, MemberCertificate, NotAdmitted};
 use crate::peer::{Peer, RequestId};
 use crate::principal::{AnswerToToken, Caller, Grant, Principal, Reach};
 use crate::route::{AccessClass, Legacy, RouteSpec, Template};
@@ -652,7 +652,9 @@ fn member_reason(problem: &MemberProblem) -> &'static str {
     match problem {
         MemberProblem::NotAMember => "not_a_member",
         MemberProblem::Expired(_) => "member_expired",
-        MemberProblem::Unknown(_) => "member_unknown",
+        MemberProblem::NotAdmitted(_, NotAdmitted::NotLoaded) => "members_not_loaded",
+        MemberProblem::NotAdmitted(_, NotAdmitted::Ended(_)) => "member_ended",
+        MemberProblem::NotAdmitted(_, NotAdmitted::Unknown) => "member_unknown",
     }
 }
 
@@ -668,10 +670,28 @@ fn member_failure(problem: &MemberProblem) -> Failure {
             Failure::new(Code::Unauthenticated, detail)
                 .with_remedy("check the clock; connect with the renewed certificate, or join again")
         }
-        MemberProblem::Unknown(certificate) => {
+        MemberProblem::NotAdmitted(certificate, reason) => not_admitted(certificate, *reason),
+    }
+}
+
+fn not_admitted(certificate: &MemberCertificate, reason: NotAdmitted) -> Failure {
+    let MemberCertificate { node, serial, .. } = certificate;
+    match reason {
+        NotAdmitted::NotLoaded => {
+            let detail = "the members of the cluster were not read from the store yet";
+            Failure::new(Code::StoreUnavailable, detail)
+                .with_remedy("try again when `/readyz` is ok")
+        }
+        NotAdmitted::Ended(end) => {
+            let detail = format!("member `{node}` {} the cluster", end.predicate());
+            Failure::new(end.into(), detail).with_remedy(
+                "run `hoist-agent identity reset --yes` on the machine, and join it with a new \
+                 identity",
+            )
+        }
+        NotAdmitted::Unknown => {
             let detail = format!(
-                "member `{}` is unknown or expelled, or its certificate with serial {} was replaced",
-                certificate.node, certificate.serial
+                "member `{node}` is unknown, or its certificate with serial {serial} was replaced"
             );
             Failure::new(Code::Forbidden, detail).with_remedy(
                 "connect with the newest certificate, or let the machine join with a new join token",

@@ -10,6 +10,7 @@ use std::fmt;
 use axum::extract::FromRequestParts;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
+use hoist_api::cluster::MembershipEnd;
 use hoist_model::{Name, Selector};
 use http::request::Parts;
 use jiff::Timestamp;
@@ -32,9 +33,8 @@ const MAX_ID: usize = 64;
 
 /// The membership of the cluster. Reads memory only: it is asked for every request of a member.
 pub trait Members: Send + Sync + fmt::Debug {
-    /// What the member may do now; `None` for one that is unknown or expelled, and for a
-    /// certificate with an older serial than the member's current one.
-    fn find(&self, cluster: &str, node: &str, serial: u64) -> Option<MemberGrant>;
+    /// The present rights of the member.
+    fn find(&self, cluster: &str, node: &str, serial: u64) -> Result<MemberGrant, NotAdmitted>;
 
     /// The membership generation. Every change of an answer of [`Members::find`] must be followed
     /// by a new value: open streams and waiting requests of members are checked again then. They
@@ -42,13 +42,24 @@ pub trait Members: Send + Sync + fmt::Debug {
     fn generation(&self) -> watch::Receiver<u64>;
 }
 
+/// Why a member is not admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// The membership is not known yet: the same request may be admitted later.
+    NotLoaded,
+    /// The node was a member, and is none any more.
+    Ended(MembershipEnd),
+    /// The node is unknown, or its certificate has an older serial than the current one.
+    Unknown,
+}
+
 /// The membership of a server without a cluster: it knows no member.
 #[derive(Debug)]
 pub(crate) struct NoMembers;
 
 impl Members for NoMembers {
-    fn find(&self, _: &str, _: &str, _: u64) -> Option<MemberGrant> {
-        None
+    fn find(&self, _: &str, _: &str, _: u64) -> Result<MemberGrant, NotAdmitted> {
+        Err(NotAdmitted::Unknown)
     }
 
     fn generation(&self) -> watch::Receiver<u64> {

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::jwks::{Jwks, JwtError};
-use crate::member::{Member, MemberCertificate, Members};
+use crate::member::{Member, MemberCertificate, Members, NotAdmitted};
 use crate::principal::{Caller, Principal};
 use crate::route::Live;
 use crate::token::{TokenError, Tokens};
@@ -61,8 +61,7 @@ pub(crate) enum MemberProblem {
     /// It is of this site, and not a member's.
     NotAMember,
     Expired(MemberCertificate),
-    /// The membership does not have it: see [`Members::find`].
-    Unknown(MemberCertificate),
+    NotAdmitted(MemberCertificate, NotAdmitted),
 }
 
 impl Verifier {
@@ -93,8 +92,8 @@ impl Verifier {
         }
         let MemberCertificate { cluster, node, serial, .. } = &certificate;
         match self.members.find(cluster, node, *serial) {
-            Some(grant) => Ok(Member { certificate, grant }),
-            None => Err(MemberProblem::Unknown(certificate)),
+            Ok(grant) => Ok(Member { certificate, grant }),
+            Err(reason) => Err(MemberProblem::NotAdmitted(certificate, reason)),
         }
     }
 

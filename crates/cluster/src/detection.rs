@@ -20,6 +20,7 @@ use crate::address::Address;
 use crate::config::ClusterConfig;
 use crate::id::{ClusterId, ClusterIdPrefix, Pin};
 use crate::join_token::JoinToken;
+use crate::membership::MembershipEnd;
 pub use refusal::DetectionRefusal;
 
 /// All that the decision depends on.
@@ -57,7 +58,8 @@ pub enum DiskState {
     },
     Member(ClusterId),
     Founded(ClusterId),
-    Expelled(ClusterId),
+    /// The membership has ended.
+    Ended(ClusterId, MembershipEnd),
     /// Unreadable state is never taken for none.
     Corrupt {
         detail: String,
@@ -228,7 +230,7 @@ fn from_disk(inputs: &Inputs<'_>) -> Result<Option<Decision>, DetectionRefusal> 
             }
             Ok(Some(Decision::AlreadyMember(*cluster)))
         }
-        DiskState::Expelled(cluster) => Err(DetectionRefusal::Expelled(*cluster)),
+        DiskState::Ended(cluster, end) => Err(DetectionRefusal::Ended(*cluster, *end)),
         DiskState::Corrupt { detail } => {
             Err(DetectionRefusal::CorruptState { detail: detail.clone() })
         }

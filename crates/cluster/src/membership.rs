@@ -140,6 +140,38 @@ pub enum Standing {
     },
 }
 
+/// How a membership ended, as the node learns it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MembershipEnd {
+    /// The id of the node may never join again.
+    Expelled,
+    Left,
+    /// Another node has its place.
+    Replaced,
+}
+
+impl MembershipEnd {
+    pub const ALL: [Self; 3] = [Self::Expelled, Self::Left, Self::Replaced];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expelled => "expelled",
+            Self::Left => "left",
+            Self::Replaced => "replaced",
+        }
+    }
+
+    /// With "this machine" or "the member" before it, and "cluster …" after it.
+    pub fn predicate(self) -> &'static str {
+        match self {
+            Self::Expelled => "was expelled from",
+            Self::Left => "has left",
+            Self::Replaced => "was replaced in",
+        }
+    }
+}
+
 /// A node id that may never join again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -228,6 +260,20 @@ impl Membership {
             Standing::Left => NodeState::Left,
             Standing::Replaced { .. } => NodeState::Replaced,
         })
+    }
+
+    /// How the membership that this certificate was issued for ended, if that is known. A serial
+    /// above the recorded one is of a later membership, which these records do not have.
+    pub fn end_of(&self, node: NodeId, serial: u64) -> Option<MembershipEnd> {
+        if self.expelled.contains_key(&node) {
+            return Some(MembershipEnd::Expelled);
+        }
+        let member = self.members.get(&node).filter(|member| serial <= member.serial)?;
+        match member.standing {
+            Standing::Left => Some(MembershipEnd::Left),
+            Standing::Replaced { .. } => Some(MembershipEnd::Replaced),
+            Standing::Accepted | Standing::Confirmed | Standing::Draining => None,
+        }
     }
 
     /// Whether the controller lets the node connect.

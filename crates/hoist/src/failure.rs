@@ -324,6 +324,9 @@ fn problem_exit(problem: &Problem) -> Exit {
         | Code::AttemptOver
         | Code::PlainSecret
         | Code::WrongHost
+        | Code::MemberExpelled
+        | Code::MemberLeft
+        | Code::MemberReplaced
         | Code::JoinRefused
         | Code::ClockSkew
         | Code::ProtocolVersion
@@ -440,6 +443,9 @@ mod tests {
             ("unauthenticated", 3, 3),
             ("forbidden", 3, 3),
             ("attempt-over", 3, 3),
+            ("member-expelled", 3, 3),
+            ("member-left", 3, 3),
+            ("member-replaced", 3, 3),
             ("join-refused", 3, 3),
             ("plain-admin", 3, 3),
             ("plain-secret", 3, 3),

@@ -12,6 +12,7 @@ use hoist_api::Problem;
 use hoist_cluster::address::Address;
 use hoist_cluster::id::Pin;
 use hoist_cluster::join_token::EXPORTER_BYTES;
+use hoist_cluster::membership::MembershipEnd;
 use hoist_diagnostic::chain;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
@@ -72,6 +73,44 @@ impl CallError {
             | Self::WrongPin { .. }
             | Self::Untrusted { .. }
             | Self::Refused { .. } => false,
+        }
+    }
+
+    /// How the membership of this node ended, if a controller said so.
+    pub fn membership_end(&self) -> Option<MembershipEnd> {
+        match self {
+            Self::Refused { problem: Some(problem), .. } => problem.code.membership_end(),
+            _ => None,
+        }
+    }
+
+    /// The error to report of a round over all controllers: the one with the higher rank says more
+    /// about the cause. A controller's reason comes before a doubt about its identity, and both
+    /// before silence.
+    pub(crate) fn rank(&self) -> u8 {
+        match self {
+            Self::Refused { .. } => 5,
+            Self::Later { problem: Some(_), .. } => 4,
+            Self::WrongPin { .. } | Self::Untrusted { .. } => 3,
+            Self::Later { problem: None, .. } | Self::Unreadable { .. } => 2,
+            Self::NoAnswer { .. } => 1,
+            Self::Unreachable { .. } => 0,
+        }
+    }
+
+    /// The error of a round over several controllers: the more telling one of two.
+    pub(crate) fn or_more_telling(known: Option<Self>, next: Self) -> Self {
+        match known {
+            Some(known) if known.rank() >= next.rank() => known,
+            _ => next,
+        }
+    }
+
+    /// With the controller, which the reason that it gave does not name.
+    pub(crate) fn at(&self, authority: &str) -> String {
+        match self {
+            Self::Refused { .. } | Self::Later { .. } => format!("{authority}: {}", chain(self)),
+            _ => chain(self),
         }
     }
 

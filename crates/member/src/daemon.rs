@@ -1,7 +1,8 @@
 //! The agent of a member: reports to the cluster, does the work that the controller has for this
 //! node, and renews its certificate.
 //!
-//! The daemon never founds, joins or leaves. While no controller answers it keeps its role, notes
+//! The daemon never founds, joins or leaves. When a controller says that the membership has ended,
+//! the daemon records that and ends. While no controller answers it keeps its role, notes
 //! since when the orders are stale, and tries every controller with growing pauses. All waits are
 //! blocking: an idle agent uses no CPU.
 
@@ -14,9 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hoist_cluster::detection::DiskState;
-use hoist_diagnostic::chain;
+use hoist_cluster::membership::MembershipEnd;
 use hoist_engine::action::Cancel;
-use hoist_model::Exit;
+use hoist_model::{Exit, Name};
 
 pub use orders::{OrdersRefusal, accept_orders};
 pub use renewal::is_due;
@@ -52,8 +53,8 @@ pub enum DaemonError {
     State(#[from] StateError),
     #[error("this machine is not a member of a cluster")]
     NoMember,
-    #[error("this machine was expelled from its cluster")]
-    Expelled,
+    #[error("this machine {} cluster {cluster}", end.predicate())]
+    Ended { cluster: Name, end: MembershipEnd },
     #[error("the state of this machine is damaged: {0}")]
     Corrupt(String),
     #[error(transparent)]
@@ -69,7 +70,7 @@ impl DaemonError {
         match self {
             Self::State(error) => error.exit(),
             Self::NoMember => Exit::NoCluster,
-            Self::Expelled => Exit::Refused,
+            Self::Ended { .. } => Exit::Refused,
             Self::Join(error) => error.exit(),
             Self::Corrupt(_) | Self::Trust(_) | Self::Worker(_) => Exit::Failed,
         }
@@ -79,7 +80,9 @@ impl DaemonError {
         Some(match self {
             Self::State(error) => error.remedy(),
             Self::NoMember => "join one with `hoist-agent bootstrap`",
-            Self::Expelled => "run `hoist-agent identity reset` and join with a new identity",
+            Self::Ended { .. } => {
+                "run `hoist-agent identity reset --yes` and join with a new identity"
+            }
             Self::Corrupt(_) | Self::Trust(_) => {
                 "restore it from a backup, or run `hoist-agent identity reset` and join again"
             }
@@ -115,7 +118,10 @@ pub fn run(setup: &DaemonSetup) -> Result<Exit, DaemonError> {
     match setup.state.disk_state() {
         DiskState::Member(_) | DiskState::Founded(_) => {}
         DiskState::None | DiskState::Joining { .. } => return Err(DaemonError::NoMember),
-        DiskState::Expelled(_) => return Err(DaemonError::Expelled),
+        DiskState::Ended(_, end) => {
+            let file = setup.state.member()?.ok_or(DaemonError::NoMember)?;
+            return Err(DaemonError::Ended { cluster: file.name, end });
+        }
         DiskState::Corrupt { detail } => return Err(DaemonError::Corrupt(detail)),
     }
     setup.state.remove_finished_join()?;
@@ -133,8 +139,5 @@ pub fn run(setup: &DaemonSetup) -> Result<Exit, DaemonError> {
     let ended = reports::run(setup, &shared);
     // The worker may wait for an answer. Its ledger is durable at any time, so it is not waited for.
     cancel.leave();
-    if let Err(error) = &ended {
-        setup.console.warn(&chain(error));
-    }
     ended.map(|()| Exit::Done)
 }

@@ -85,7 +85,7 @@ pub fn show(state: &StateDir) -> Result<IdentityView, IdentityError> {
             DiskState::Joining { .. } => "joining",
             DiskState::Member(_) => "member",
             DiskState::Founded(_) => "founder",
-            DiskState::Expelled(_) => "expelled",
+            DiskState::Ended(_, end) => end.as_str(),
             DiskState::Corrupt { detail } => return Err(IdentityError::Corrupt(detail.clone())),
         },
         id: state.node_id()?.map(|id| id.to_string()),
@@ -138,7 +138,7 @@ pub fn reset(setup: &JoinSetup, is_confirmed: bool) -> Result<bool, IdentityErro
             left = join::withdraw(setup).err();
         }
         DiskState::Member(_) | DiskState::Founded(_) => not_confirmed("this member")?,
-        DiskState::Expelled(_) => not_confirmed("the expelled id")?,
+        DiskState::Ended(..) => not_confirmed("the record of the former member")?,
         DiskState::Corrupt { detail } => {
             setup.console.warn(&detail);
             not_confirmed("this node")?;

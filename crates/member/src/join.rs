@@ -183,6 +183,10 @@ fn go_on(
         return Ok(member);
     }
     let error = context.take_error().unwrap_or(JoinError::Interrupted { is_undone: false });
+    if matches!(error, JoinError::Ended(_)) {
+        setup.state.end_join()?;
+        return Err(error);
+    }
     if stays(&run, &error) {
         return Err(error.kept());
     }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use hoist_cluster::detection::DiskState;
 use hoist_cluster::id::NodeId;
+use hoist_cluster::membership::MembershipEnd;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
@@ -115,8 +116,8 @@ impl StateDir {
         let member = self.member()?;
         let is_accepted = member.as_ref().is_some_and(|file| file.standing == Standing::Accepted);
         if let Some(file) = member.filter(|_| !is_accepted) {
-            if file.standing == Standing::Expelled {
-                return Ok(DiskState::Expelled(file.uid));
+            if let Some(end) = file.standing.end() {
+                return Ok(DiskState::Ended(file.uid, end));
             }
             self.check_credentials(&file)?;
             if file.founded {
@@ -218,6 +219,12 @@ impl StateDir {
 
     pub fn store_member(&self, file: &MemberFile) -> Result<(), StateError> {
         self.write_json(CLUSTER, file)
+    }
+
+    /// Records durably that the membership has ended.
+    pub(crate) fn end_membership(&self, end: MembershipEnd) -> Result<(), StateError> {
+        let Some(file) = self.member()? else { return Ok(()) };
+        self.store_member(&MemberFile { standing: end.into(), ..file })
     }
 
     pub fn role(&self) -> Result<Option<RoleFile>, StateError> {

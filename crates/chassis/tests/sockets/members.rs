@@ -2,17 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
 use futures_util::StreamExt;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
+use hoist_api::cluster::MembershipEnd;
 use hoist_chassis::RunningServer;
 use hoist_chassis::ca::{Ca, spki_sha256};
 use hoist_chassis::certificate_request::CertificateRequest;
 use hoist_chassis::cluster_authority::{ClusterAuthority, MemberSubject};
-use hoist_chassis::member::{Member, MemberGrant, Members};
+use hoist_chassis::member::{Member, MemberGrant, Members, NotAdmitted};
 use hoist_chassis::peer::{CHANNEL_BINDING_BYTES, CHANNEL_BINDING_LABEL, Peer};
 use hoist_chassis::principal::Principal;
 use hoist_chassis::route::{AccessClass, Route};
@@ -39,13 +41,20 @@ const CLUSTER: &str = "c0ffee";
 /// The current serial and grant of each member.
 #[derive(Debug)]
 struct Membership {
+    is_loaded: AtomicBool,
     members: Mutex<HashMap<String, (u64, MemberGrant)>>,
+    ended: Mutex<HashMap<String, MembershipEnd>>,
     generation: watch::Sender<u64>,
 }
 
 impl Membership {
     fn new() -> Arc<Self> {
-        Arc::new(Self { members: Mutex::default(), generation: watch::Sender::new(0) })
+        Arc::new(Self {
+            is_loaded: AtomicBool::new(true),
+            members: Mutex::default(),
+            ended: Mutex::default(),
+            generation: watch::Sender::new(0),
+        })
     }
 
     fn admit(&self, node: &str, serial: u64, inventory_node: Option<&str>) {
@@ -63,10 +72,17 @@ impl Membership {
 }
 
 impl Members for Membership {
-    fn find(&self, cluster: &str, node: &str, serial: u64) -> Option<MemberGrant> {
+    fn find(&self, cluster: &str, node: &str, serial: u64) -> Result<MemberGrant, NotAdmitted> {
+        if !self.is_loaded.load(Ordering::Relaxed) {
+            return Err(NotAdmitted::NotLoaded);
+        }
+        if let Some(end) = self.ended.lock().get(node) {
+            return Err(NotAdmitted::Ended(*end));
+        }
         let members = self.members.lock();
-        let (current, grant) = members.get(node)?;
-        (cluster == CLUSTER && *current == serial).then(|| grant.clone())
+        let (current, grant) = members.get(node).ok_or(NotAdmitted::Unknown)?;
+        let is_current = cluster == CLUSTER && *current == serial;
+        if is_current { Ok(grant.clone()) } else { Err(NotAdmitted::Unknown) }
     }
 
     fn generation(&self) -> watch::Receiver<u64> {
@@ -246,7 +262,8 @@ async fn only_current_certificates_of_members_count() {
     let site = start(&membership, vec![Route::get("/test/member", AccessClass::Member, who)]).await;
     let member = member_of(&site, "n1", 1);
     let unknown = problem(get(&member, &site, "/test/member").await, 403).await;
-    assert!(unknown.detail.contains("`n1` is unknown or expelled"), "{}", unknown.detail);
+    assert_eq!(unknown.code, Code::Forbidden);
+    assert!(unknown.detail.contains("`n1` is unknown"), "{}", unknown.detail);
     assert!(unknown.remedy.unwrap().contains("join"));
 
     membership.admit("n1", 1, None);
@@ -265,6 +282,28 @@ async fn only_current_certificates_of_members_count() {
     }
     // An expelled member is nobody, not less than that.
     assert_eq!(get(&renewed, &site, "/healthz").await.status(), 200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn ended_members_learn_how_and_unread_members_wait() {
+    let membership = Membership::new();
+    let site = start(&membership, vec![Route::get("/test/member", AccessClass::Member, who)]).await;
+    membership.admit("n1", 1, None);
+    let member = member_of(&site, "n1", 1);
+    for end in MembershipEnd::ALL {
+        membership.ended.lock().insert("n1".to_owned(), end);
+        let told = problem(get(&member, &site, "/test/member").await, 403).await;
+        assert_eq!(told.code.membership_end(), Some(end));
+        assert!(told.detail.contains(end.predicate()), "{}", told.detail);
+        assert!(told.remedy.unwrap().contains("identity reset"));
+    }
+    membership.is_loaded.store(false, Ordering::Relaxed);
+    let unread = problem(get(&member, &site, "/test/member").await, 503).await;
+    assert_eq!(unread.code, Code::StoreUnavailable);
+    // Without a certificate of the cluster nothing is said about a member.
+    let foreign = client_with(trusting(&site.running).with_no_client_auth());
+    problem(get(&foreign, &site, "/test/member").await, 401).await;
     site.stop().await;
 }
 

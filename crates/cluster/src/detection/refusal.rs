@@ -3,6 +3,7 @@
 use hoist_model::Exit;
 
 use crate::id::ClusterId;
+use crate::membership::MembershipEnd;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -17,8 +18,8 @@ pub enum DetectionRefusal {
     MemberOfOther(ClusterId),
     #[error("this machine founded cluster {}", .0.short())]
     FoundedOther(ClusterId),
-    #[error("this machine was expelled from cluster {}", .0.short())]
-    Expelled(ClusterId),
+    #[error("this machine {} cluster {}", .1.predicate(), .0.short())]
+    Ended(ClusterId, MembershipEnd),
     #[error("there is no token and no pin for the cluster to join, and no terminal to ask on")]
     NoCredentialForAddress,
     #[error("found {seen}; there is no token and no pin to trust it")]
@@ -43,7 +44,7 @@ impl DetectionRefusal {
             Self::JoinUnfinished { .. }
             | Self::MemberOfOther(_)
             | Self::FoundedOther(_)
-            | Self::Expelled(_) => Exit::Refused,
+            | Self::Ended(..) => Exit::Refused,
             Self::NoCredentialForAddress | Self::NoCredential { .. } => Exit::Waiting,
             Self::OnlyOthers { .. }
             | Self::NoAddress { .. }
@@ -66,7 +67,7 @@ impl DetectionRefusal {
             Self::MemberOfOther(_) | Self::FoundedOther(_) => {
                 "leave that cluster first: `hoist cluster leave`"
             }
-            Self::Expelled(_) => "run `hoist identity reset` and join with a new identity",
+            Self::Ended(..) => "run `hoist identity reset --yes` and join with a new identity",
             Self::NoCredentialForAddress | Self::NoCredential { .. } => {
                 "create a token with `hoist cluster token create` and pass `--token-file`"
             }

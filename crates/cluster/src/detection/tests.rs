@@ -193,7 +193,7 @@ fn state_on_disk_decides_before_other_inputs() {
         (new().disk(joining(None)).single(), "exit 3: join op-1 of this machine did not end"),
         (new().disk(joining(Some(here))).token(2), "exit 3: join op-1 of this machine did not end"),
         (
-            new().disk(DiskState::Expelled(cluster(1))).single(),
+            new().disk(DiskState::Ended(cluster(1), MembershipEnd::Expelled)).single(),
             "exit 3: this machine was expelled from cluster 01010101",
         ),
         (
@@ -311,7 +311,8 @@ fn any_disk() -> impl Strategy<Value = DiskState> {
         1 => Just(joining(Some(cluster(1).short()))),
         1 => Just(DiskState::Member(cluster(1))),
         1 => Just(DiskState::Founded(cluster(1))),
-        1 => Just(DiskState::Expelled(cluster(1))),
+        1 => prop::sample::select(MembershipEnd::ALL.to_vec())
+            .prop_map(|end| DiskState::Ended(cluster(1), end)),
         1 => Just(DiskState::Corrupt { detail: "cut".into() }),
     ]
 }

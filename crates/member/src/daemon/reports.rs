@@ -1,5 +1,7 @@
 //! The loop of reports: health to the controller, orders back.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -23,6 +25,9 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// The status of an answer to a certificate that is not accepted.
 const UNAUTHENTICATED: u16 = 401;
 
+/// The subject of problems with a new certificate.
+const REJOIN: &str = "rejoin";
+
 /// Reports until a signal comes.
 pub(super) fn run(setup: &DaemonSetup, shared: &Arc<Mutex<Membership>>) -> Result<(), DaemonError> {
     let (wake, woken) = channel();
@@ -33,7 +38,7 @@ pub(super) fn run(setup: &DaemonSetup, shared: &Arc<Mutex<Membership>>) -> Resul
         session: random_text(),
         role: setup.state.role()?,
         first: 0,
-        last_error: None,
+        told: BTreeMap::new(),
     };
     let mut pause = FIRST_PAUSE;
     loop {
@@ -62,8 +67,16 @@ struct Reporter<'a> {
     role: Option<RoleFile>,
     /// The index of the controller that answered last.
     first: usize,
-    /// The last problem that was told, so that a lasting one is told once.
-    last_error: Option<String>,
+    /// The last problem of each controller that was told, so that a lasting one is told once.
+    told: BTreeMap<String, String>,
+}
+
+/// Why a controller gave no orders.
+struct Problem {
+    authority: String,
+    /// See [`CallError::rank`].
+    rank: u8,
+    text: String,
 }
 
 impl Reporter<'_> {
@@ -79,21 +92,33 @@ impl Reporter<'_> {
             plan_generation: self.role.as_ref().map_or(0, |role| role.plan_generation),
             session: self.session.clone(),
         };
-        let mut problem = "no controller is known".to_owned();
+        let mut problems = Vec::new();
         let mut unknown_to = None;
         for offset in 0..controllers.len() {
             let at = (self.first + offset) % controllers.len();
-            let answered = Session::connect(&controllers[at], &tls).and_then(|mut session| {
+            let authority = &controllers[at];
+            let mut is_dated = false;
+            let answered = Session::connect(authority, &tls).and_then(|mut session| {
+                is_dated = session.is_dated();
                 let orders = session.post::<MemberOrders>("/agent/v1/report", &report)?;
                 Ok((session, orders))
             });
             let (mut session, orders) = match answered {
                 Ok(answered) => answered,
                 Err(error) => {
-                    if matches!(error, CallError::Refused { status: UNAUTHENTICATED, .. }) {
-                        unknown_to = Some(controllers[at].clone());
+                    // The end is final, so an expired controller is not believed.
+                    if let Some(end) = error.membership_end().filter(|_| !is_dated) {
+                        self.setup.state.end_membership(end)?;
+                        return Err(DaemonError::Ended { cluster: file.name, end });
                     }
-                    problem = chain(&error);
+                    if matches!(error, CallError::Refused { status: UNAUTHENTICATED, .. }) {
+                        unknown_to = Some(authority.clone());
+                    }
+                    problems.push(Problem {
+                        authority: authority.clone(),
+                        rank: error.rank(),
+                        text: error.at(authority),
+                    });
                     continue;
                 }
             };
@@ -105,14 +130,18 @@ impl Reporter<'_> {
                     let next = Duration::from_secs(orders.report_after_seconds.max(1));
                     return Ok(Some(next.min(LONGEST_PAUSE)));
                 }
-                Err(refusal) => problem = refusal.to_string(),
+                Err(refusal) => problems.push(Problem {
+                    authority: authority.clone(),
+                    rank: u8::MAX,
+                    text: format!("{authority}: {refusal}"),
+                }),
             }
         }
-        self.note_stale(problem)?;
+        self.note_stale(problems)?;
         if let Some(authority) = unknown_to {
             match renewal::rejoin(self.setup, &file, &authority) {
                 Ok(renewed) => self.store(&file, &renewed)?,
-                Err(error) => self.tell_once(chain(&error)),
+                Err(error) => self.tell_once(REJOIN, chain(&error)),
             }
         }
         Ok(None)
@@ -127,16 +156,16 @@ impl Reporter<'_> {
     }
 
     /// A problem that lasts is told once.
-    fn tell_once(&mut self, problem: String) {
-        if self.last_error.as_ref() != Some(&problem) {
+    fn tell_once(&mut self, subject: &str, problem: String) {
+        if self.told.get(subject) != Some(&problem) {
             self.setup.console.warn(&problem);
-            self.last_error = Some(problem);
+            self.told.insert(subject.to_owned(), problem);
         }
     }
 
     /// Stores a role that differs. An unchanged one is not written: reports come every few seconds.
     fn keep(&mut self, role: RoleFile) -> Result<(), DaemonError> {
-        if self.last_error.take().is_some() {
+        if !std::mem::take(&mut self.told).is_empty() {
             self.setup.console.step("a controller answers again");
         }
         if self.role.as_ref() == Some(&role) {
@@ -150,8 +179,15 @@ impl Reporter<'_> {
         Ok(())
     }
 
-    fn note_stale(&mut self, problem: String) -> Result<(), DaemonError> {
-        self.tell_once(problem);
+    /// Reports why no controller gave orders: the most telling problem first.
+    fn note_stale(&mut self, mut problems: Vec<Problem>) -> Result<(), DaemonError> {
+        problems.sort_by_key(|problem| Reverse(problem.rank));
+        if problems.is_empty() {
+            self.tell_once("", "no controller is known".to_owned());
+        }
+        for Problem { authority, text, .. } in problems {
+            self.tell_once(&authority, text);
+        }
         if let Some(role) = self.role.as_mut().filter(|role| role.stale_since.is_none()) {
             role.stale_since = Some(Timestamp::now());
             self.setup.state.store_role(role)?;

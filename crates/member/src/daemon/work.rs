@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::{DaemonError, DaemonSetup, Membership};
 use crate::console::Console;
-use crate::controller::{Session, authority_of_url};
+use crate::controller::{CallError, Session, authority_of_url};
 
 /// A controller holds an answer back for a heartbeat while it has no orders.
 const ANSWER: Duration = Duration::from_secs(3 * HEARTBEAT.as_secs());
@@ -82,7 +82,7 @@ impl Transport for Controllers {
         let controllers: Vec<String> =
             file.controllers.iter().filter_map(|url| authority_of_url(url)).collect();
         let path = format!("/agent/v1/nodes/{}/work", file.node);
-        let mut problem = "no controller is known".to_owned();
+        let mut failed: Option<CallError> = None;
         for offset in 0..controllers.len() {
             let at = (self.first + offset) % controllers.len();
             let asked = Session::connect(&controllers[at], &tls).and_then(|mut session| {
@@ -94,10 +94,13 @@ impl Transport for Controllers {
                     self.is_away = false;
                     return Ok(orders);
                 }
-                Err(error) => problem = chain(&error),
+                Err(error) => failed = Some(CallError::or_more_telling(failed, error)),
             }
         }
-        if !std::mem::replace(&mut self.is_away, true) {
+        // The daemon reports the end of the membership, and ends.
+        let is_ended = failed.as_ref().is_some_and(|error| error.membership_end().is_some());
+        let problem = failed.map_or_else(|| "no controller is known".to_owned(), |e| chain(&e));
+        if !is_ended && !std::mem::replace(&mut self.is_away, true) {
             self.console.warn(&format!("cannot fetch work: {problem}"));
         }
         Err(Unreachable(problem))

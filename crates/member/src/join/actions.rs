@@ -182,7 +182,12 @@ impl JoinAction {
     fn confirm(&self, ctx: &Ctx<'_>) -> Result<ApplyOutcome, JoinError> {
         let state = &self.context.setup.state;
         let member = state.member()?.ok_or(JoinError::NoBundle)?;
-        registration::confirm(&self.context, &member, ctx.cancel)?;
+        if let Err(error) = registration::confirm(&self.context, &member, ctx.cancel) {
+            let JoinError::Call(call) = &error else { return Err(error) };
+            let Some(end) = call.membership_end() else { return Err(error) };
+            state.end_membership(end)?;
+            return Err(JoinError::Ended(end));
+        }
         state.store_member(&MemberFile { standing: Standing::Member, ..member })?;
         Ok(changed(Value::Null))
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use hoist_cluster::join_token::ParseTokenError;
+use hoist_cluster::membership::MembershipEnd;
 use hoist_cluster::pre_check::CheckResult;
 use hoist_engine::PlanError;
 use hoist_engine::drive::SayError;
@@ -45,6 +46,9 @@ pub enum JoinError {
     ExpiredCertificate { address: String, now: Timestamp },
     #[error("{}", refused(.0))]
     Checks(Vec<CheckResult>),
+    /// An operator was faster than the confirmation of the node.
+    #[error("this machine {} the cluster before it could confirm", .0.predicate())]
+    Ended(MembershipEnd),
     #[error("the request waits for an operator; the fingerprint of this node is: {fingerprint}")]
     Pending { fingerprint: String },
     #[error("the controller sent a bundle that does not fit: {0}; nothing of it was stored")]
@@ -105,6 +109,7 @@ impl JoinError {
             | Self::Clock { .. }
             | Self::ExpiredCertificate { .. }
             | Self::Bundle(_)
+            | Self::Ended(_)
             | Self::Checks(_) => Exit::Refused,
             Self::OutcomeUnknown(_) | Self::NotFinished(_) => Exit::Unknown,
             Self::Pending { .. } | Self::NeedsOperator { .. } => Exit::Waiting,
@@ -141,6 +146,7 @@ impl JoinError {
             Self::Interrupted { is_undone: true } | Self::UndoCompleted => {
                 "run the command again to join"
             }
+            Self::Ended(_) => "run `hoist identity reset --yes` and join with a new identity",
             Self::NoBundle => "run `hoist identity reset`, and join again",
             Self::Replay(..) | Self::StoredToken(..) => {
                 "run `hoist identity reset` to give the join up, and join again"

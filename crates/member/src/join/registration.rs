@@ -226,6 +226,7 @@ pub(super) fn withdraw(context: &JoinContext) -> Result<(), JoinError> {
     match told {
         // The controller does not know this node any more.
         Err(CallError::Refused { status: 401 | 404 | 410, .. }) => Ok(()),
+        Err(error) if error.membership_end().is_some() => Ok(()),
         told => Ok(told?),
     }
 }
@@ -249,13 +250,17 @@ fn at_first<T>(
     tls: &Tls,
     call: impl Fn(&mut Session) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
-    let reason = "no controller is known".to_owned();
-    let mut last = CallError::Unreachable { address: "the cluster".to_owned(), reason };
+    let mut failed = None;
     for authority in controllers {
         match Session::connect(&authority, tls).and_then(|mut session| call(&mut session)) {
-            Err(error) if error.is_temporary() => last = error,
+            Err(error) if error.is_temporary() => {
+                failed = Some(CallError::or_more_telling(failed, error));
+            }
             answered => return answered,
         }
     }
-    Err(last)
+    Err(failed.unwrap_or_else(|| {
+        let reason = "no controller is known".to_owned();
+        CallError::Unreachable { address: "the cluster".to_owned(), reason }
+    }))
 }

@@ -3,7 +3,7 @@
 use hoist_cluster::address::Address;
 use hoist_cluster::detection::ExpectedCluster;
 use hoist_cluster::id::{ClusterId, ClusterIdPrefix, NodeId, Pin};
-use hoist_cluster::membership::RequestId;
+use hoist_cluster::membership::{MembershipEnd, RequestId};
 use hoist_model::Name;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,30 @@ pub enum Standing {
     Accepted,
     Member,
     Expelled,
+    Left,
+    Replaced,
+}
+
+impl Standing {
+    /// How the membership ended, if it has.
+    pub fn end(self) -> Option<MembershipEnd> {
+        match self {
+            Self::Accepted | Self::Member => None,
+            Self::Expelled => Some(MembershipEnd::Expelled),
+            Self::Left => Some(MembershipEnd::Left),
+            Self::Replaced => Some(MembershipEnd::Replaced),
+        }
+    }
+}
+
+impl From<MembershipEnd> for Standing {
+    fn from(end: MembershipEnd) -> Self {
+        match end {
+            MembershipEnd::Expelled => Self::Expelled,
+            MembershipEnd::Left => Self::Left,
+            MembershipEnd::Replaced => Self::Replaced,
+        }
+    }
 }
 
 /// `role.json`: the last orders of the controller. The role stays in force while no controller

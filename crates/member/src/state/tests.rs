@@ -1,5 +1,5 @@
 use hoist_cluster::id::ClusterId;
-use hoist_cluster::membership::RequestId;
+use hoist_cluster::membership::{MembershipEnd, RequestId};
 use jiff::Timestamp;
 
 use super::*;
@@ -64,8 +64,11 @@ fn disk_state_follows_the_files() {
     assert_eq!(state.disk_state(), DiskState::Member(uid));
     state.store_member(&MemberFile { founded: true, ..member(id, Standing::Member) }).unwrap();
     assert_eq!(state.disk_state(), DiskState::Founded(uid));
-    state.store_member(&member(id, Standing::Expelled)).unwrap();
-    assert_eq!(state.disk_state(), DiskState::Expelled(uid));
+    for end in MembershipEnd::ALL {
+        state.store_member(&member(id, Standing::Member)).unwrap();
+        state.end_membership(end).unwrap();
+        assert_eq!(state.disk_state(), DiskState::Ended(uid, end));
+    }
     state.remove_all().unwrap();
     assert_eq!(state.disk_state(), DiskState::None);
 }

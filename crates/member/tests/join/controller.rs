@@ -43,6 +43,8 @@ pub(crate) struct Behaviour {
     /// Answers to requests that are lost after they took effect, for each path.
     pub(crate) lost: BTreeMap<&'static str, usize>,
     pub(crate) plan_generation: u64,
+    /// The refusal of confirmations, reports and requests for work.
+    pub(crate) refusal: Option<Code>,
     /// The life of certificates from now on; negative for one that ends now.
     pub(crate) certificate_life: SignedDuration,
 }
@@ -61,6 +63,8 @@ pub(crate) struct Controller {
     pub(crate) behaviour: Mutex<Behaviour>,
     pub(crate) nodes: Mutex<BTreeMap<String, KnownNode>>,
     pub(crate) reports: Mutex<Vec<MemberReport>>,
+    /// Reports that were refused by [`Behaviour::refusal`].
+    pub(crate) refused: AtomicUsize,
     /// Decrypted bytes that clients sent.
     pub(crate) received: AtomicUsize,
     secret: JoinSecret,
@@ -123,10 +127,12 @@ impl Controller {
                 clock_ahead: SignedDuration::ZERO,
                 lost: BTreeMap::new(),
                 plan_generation: 1,
+                refusal: None,
                 certificate_life: SignedDuration::from_hours(90 * 24),
             }),
             nodes: Mutex::default(),
             reports: Mutex::default(),
+            refused: AtomicUsize::new(0),
             received: AtomicUsize::new(0),
             secret: JoinSecret::from_random([9; 20]),
             issuer,
@@ -237,7 +243,17 @@ impl Controller {
         body: &[u8],
     ) -> Option<(u16, serde_json::Value)> {
         let is_member = tls.conn.peer_certificates().is_some();
+        let refused = self.behaviour.lock().refusal.clone();
         let answer = match (method, path) {
+            ("POST", "/cluster/v1/confirm" | "/agent/v1/report" | "/agent/v1/nodes/n1/work")
+                if refused.is_some() =>
+            {
+                if path == "/agent/v1/report" {
+                    self.refused.fetch_add(1, Ordering::Relaxed);
+                }
+                let problem = Problem::new(refused.unwrap(), "the member is refused");
+                (problem.status, json!(problem))
+            }
             ("GET", "/cluster/v1/hello") => (200, json!(self.hello())),
             ("POST", "/cluster/v1/join") => self.join(tls, &serde_json::from_slice(body).unwrap()),
             ("POST", "/cluster/v1/confirm") if is_member => {

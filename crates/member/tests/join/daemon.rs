@@ -1,10 +1,14 @@
 //! The daemon of a member.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use hoist_api::Code;
+use hoist_cluster::detection::DiskState;
+use hoist_cluster::membership::MembershipEnd;
 use hoist_member::daemon::{self, DaemonSetup};
-use hoist_member::join;
 use hoist_member::state::StateDir;
+use hoist_member::{identity, join};
 use hoist_model::Exit;
 use jiff::SignedDuration;
 
@@ -98,6 +102,66 @@ fn certificate_is_renewed_with_a_new_key_and_the_id_stays() {
     machine.setup.interrupt.trigger();
     running.join().unwrap().unwrap();
     assert_eq!(renewals(), 2);
+}
+
+#[test]
+fn ended_membership_is_stored_and_ends_the_daemon() {
+    for (code, end) in [
+        (Code::MemberExpelled, MembershipEnd::Expelled),
+        (Code::MemberLeft, MembershipEnd::Left),
+        (Code::MemberReplaced, MembershipEnd::Replaced),
+    ] {
+        let controller = Controller::start();
+        let machine = member(&controller);
+        controller.behaviour.lock().refusal = Some(code);
+        let error = daemon::run(&setup(&machine)).unwrap_err();
+        assert_eq!(error.exit(), Exit::Refused, "{error}");
+        assert!(error.to_string().contains(end.predicate()), "{error}");
+        assert!(error.remedy().unwrap().contains("identity reset"));
+        let disk = machine.state().disk_state();
+        assert!(matches!(disk, DiskState::Ended(_, stored) if stored == end), "{disk:?}");
+        assert_eq!(identity::show(machine.state()).unwrap().state, end.as_str());
+        // The next start asks no controller.
+        controller.stop(true);
+        let again = daemon::run(&setup(&machine)).unwrap_err();
+        assert_eq!((again.exit(), again.to_string()), (Exit::Refused, error.to_string()));
+        assert!(!machine.notes.text().contains("warning"), "{}", machine.notes.text());
+        // The operator makes another node of the machine.
+        identity::reset(&machine.setup, true).unwrap();
+        assert_eq!(machine.state().disk_state(), DiskState::None);
+    }
+}
+
+#[test]
+fn refusal_of_a_controller_is_reported_before_silence() {
+    let controller = Controller::start();
+    let machine = member(&controller);
+    let state = machine.state();
+    let mut file = state.member().unwrap().unwrap();
+    // Port 1 of this machine is closed, and the name does not exist.
+    let silent = ["https://127.0.0.1:1", "https://controller.invalid:27443"];
+    file.controllers.extend(silent.map(str::to_owned));
+    state.store_member(&file).unwrap();
+    controller.behaviour.lock().refusal = Some(Code::Forbidden);
+    let running = {
+        let setup = setup(&machine);
+        std::thread::spawn(move || daemon::run(&setup))
+    };
+    let rounds = || controller.refused.load(Ordering::Relaxed);
+    eventually("three rounds", || rounds() >= 3);
+    machine.setup.interrupt.trigger();
+    assert_eq!(running.join().unwrap().unwrap(), Exit::Done);
+    let text = machine.notes.text();
+    let warnings: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("warning: ") && !line.contains("cannot fetch work"))
+        .collect();
+    assert_eq!(warnings.len(), 3, "each once: {text}");
+    let refusal = format!("warning: {}: the member is refused", controller.authority);
+    assert_eq!(warnings[0], refusal);
+    assert!(warnings[1].contains("cannot reach 127.0.0.1:1: "), "{text}");
+    assert!(warnings[2].contains("cannot reach controller.invalid:27443: "), "{text}");
+    assert_eq!(text.matches("cannot fetch work").count(), 1, "{text}");
 }
 
 #[test]

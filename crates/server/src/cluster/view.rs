@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use hoist_api::Code;
 use hoist_chassis::audit::{AuditError, AuditLog, Draft};
 use hoist_chassis::failure::Failure;
-use hoist_chassis::member::{MemberGrant, Members};
+use hoist_chassis::member::{MemberGrant, Members, NotAdmitted};
 use hoist_chassis::scan::{ScanStep, walk};
 use hoist_cluster::id::{ClusterId, NodeId};
 use hoist_store::follow::{Follower, follow};
@@ -301,14 +301,22 @@ impl Follower for View {
 }
 
 impl Members for View {
-    fn find(&self, cluster: &str, node: &str, serial: u64) -> Option<MemberGrant> {
-        let cluster: ClusterId = cluster.parse().ok()?;
-        let node: NodeId = node.parse().ok()?;
+    fn find(&self, cluster: &str, node: &str, serial: u64) -> Result<MemberGrant, NotAdmitted> {
+        let unknown = NotAdmitted::Unknown;
+        let cluster: ClusterId = cluster.parse().map_err(|_| unknown)?;
+        let node: NodeId = node.parse().map_err(|_| unknown)?;
         let snapshot = self.0.snapshot.load();
-        if snapshot.state.as_ref()?.uid != cluster {
-            return None;
+        if !snapshot.is_loaded {
+            return Err(NotAdmitted::NotLoaded);
         }
-        self.grant(node, serial).or_else(|| self.farewell(node, serial))
+        if snapshot.state.as_ref().is_none_or(|state| state.uid != cluster) {
+            return Err(unknown);
+        }
+        let grant = self.grant(node, serial).or_else(|| self.farewell(node, serial));
+        grant.ok_or_else(|| {
+            let end = snapshot.membership.end_of(node, serial);
+            end.map_or(unknown, NotAdmitted::Ended)
+        })
     }
 
     fn generation(&self) -> watch::Receiver<u64> {

@@ -122,7 +122,8 @@ async fn member_drains_before_it_leaves() {
     assert_eq!(first.obey(&site).await["role"], "monolith");
     let left = site.post("/cluster/v1/members/n2/leave", &json!({})).await;
     assert_eq!(left.expect(200).json()["state"], "left");
-    second.report(&site, 0).await.problem(403, "forbidden");
+    let told = second.report(&site, 0).await.problem(403, "member-left");
+    assert!(told.remedy.is_some_and(|remedy| remedy.contains("identity reset")));
     // It may come back with the same key.
     second.machine.join(&site, Some(&token)).await.expect(200);
     site.stop().await;
@@ -145,8 +146,9 @@ async fn expelled_member_is_cut_off_for_ever() {
     site.post(&format!("/cluster/v1/members/{}/expel", &id[..10]), &json!({})).await.expect(200);
     let answer = waiting.await.expect("it ended");
     answer.problem(401, "unauthenticated");
-    member.report(&site, 0).await.problem(403, "forbidden");
+    member.report(&site, 0).await.problem(403, "member-expelled");
     let site = site.restart().await;
+    member.report(&site, 0).await.problem(403, "member-expelled");
     let again = member.machine.join(&site, Some(&token)).await;
     again.problem(403, "join-refused");
     assert!(detail(&again).contains("identity reset"), "{}", again.text());
@@ -171,7 +173,7 @@ async fn replacement_takes_place_and_role() {
     new.join(&site, Some(&token)).await.problem(409, "conflict");
     let body = json!({"old": "n2", "new": new.id.short()});
     site.post("/cluster/v1/replace", &body).await.expect(200);
-    second.report(&site, 0).await.problem(403, "forbidden");
+    second.report(&site, 0).await.problem(403, "member-replaced");
     let bundle = new.join(&site, Some(&token)).await.expect(200).json();
     assert_eq!(bundle["join_order"], 2);
     let new = new.with(&bundle);

@@ -1,6 +1,7 @@
 //! Several controllers of one store.
 
 use hoist_testkit::etcd::EtcdServer;
+use hoist_testkit::eventually_async;
 use hoist_testkit::stores::fresh_name;
 use serde_json::json;
 
@@ -46,9 +47,39 @@ async fn second_controller_sees_the_cluster() {
     second.post("/cluster/v1/members/n1/expel", &json!({})).await.expect(200);
     let expelled = |answer: &crate::site::Answer| answer.text().contains("expelled");
     first.eventually("/cluster/v1/members", expelled).await;
-    one.report(&first, 0).await.problem(403, "forbidden");
+    one.report(&first, 0).await.problem(403, "member-expelled");
     second.stop().await;
     first.stop().await;
+}
+
+/// A controller that has not read the members tells none that its membership has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn controller_without_its_store_answers_members_later() {
+    let server = EtcdServer::start();
+    let blocking = |work: fn(&EtcdServer)| tokio::task::block_in_place(|| work(&server));
+    let site = Site::start_with(|config| {
+        config.tls_listen = Some(([127, 0, 0, 1], 0).into());
+        config.store = server.url(&fresh_name());
+    })
+    .await;
+    found(&site).await;
+    let token = token(&site).await;
+    let [one, two] = [member(&site, &token, "n1").await, member(&site, &token, "n2").await];
+    site.post("/cluster/v1/members/n1/expel", &json!({})).await.expect(200);
+    blocking(EtcdServer::stop);
+    one.report(&site, 0).await.problem(403, "member-expelled");
+    let site = site.restart().await;
+    for member in [&one, &two] {
+        member.report(&site, 0).await.problem(503, "store-unavailable");
+    }
+    blocking(EtcdServer::resume);
+    eventually_async("a report after the store is back", async || {
+        let answer = two.report(&site, 0).await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
+    one.report(&site, 0).await.problem(403, "member-expelled");
+    site.stop().await;
 }
 
 #[tokio::test]
