@@ -288,6 +288,19 @@ pub struct ConfirmRequest {
     pub request: String,
 }
 
+/// `POST /cluster/v1/join/withdraw`, over TLS: a node gives up its request to join, or the
+/// acceptance that it did not confirm.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinWithdrawal {
+    /// The id of the request to join.
+    pub request: String,
+    pub cluster: String,
+    pub node: String,
+    /// PKCS #10 with the key of the request to join, DER, in base64.
+    pub certificate_request: String,
+}
+
 /// `POST /cluster/v1/renew`, by the member.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `checks` | nothing to undo |
 //! | `key` | removes the key, unless a request was made with it |
-//! | `registration` | withdraws an acceptance; a waiting request expires |
+//! | `registration` | withdraws the request or the acceptance |
 //! | `bundle` | removes certificate, authorities and membership |
 //! | `service` | restores the unit and its state |
 //! | `confirmation` | none: the commit point |

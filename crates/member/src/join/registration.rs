@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::cluster::{
-    ConfirmRequest, JoinAnswer, JoinBundle, JoinRequest, PROTOCOL, TokenProof,
+    ConfirmRequest, JoinAnswer, JoinBundle, JoinRequest, JoinWithdrawal, PROTOCOL, TokenProof,
 };
 use hoist_cluster::id::NodeId;
 use hoist_cluster::join_token::{Binding, TokenKey};
@@ -195,28 +195,40 @@ pub(super) fn confirm(
     }
 }
 
-/// Withdraws an acceptance. A request that waits is not withdrawn: it expires on the controller.
+/// Withdraws the request, or the acceptance. May be repeated.
 pub(super) fn withdraw(context: &JoinContext) -> Result<(), JoinError> {
     let state = &context.setup.state;
     if !context.is_sent() {
         return Ok(());
     }
     let Some(key) = state.node_key()? else { return Ok(()) };
-    let stored: Option<JoinBundle> = state.join_bundle()?;
-    let bundle = match stored {
-        Some(bundle) => bundle,
-        // The answer of the controller may have been lost. The same request gets it again.
-        None => match attempt(context, &key, state.ensure_key()?.1) {
-            Ok((JoinAnswer::Accepted(bundle), _)) => *bundle,
-            Ok((JoinAnswer::Pending { .. }, _)) => {
-                let text = "the request stays on the controller until it expires or is rejected";
-                context.setup.console.warn(text);
-                return Ok(());
-            }
-            Err(JoinError::Call(CallError::Refused { .. })) => return Ok(()),
-            Err(error) => return Err(error),
-        },
+    match state.join_bundle()? {
+        Some(bundle) => withdraw_acceptance(context, &key, &bundle),
+        // The request may wait, or the answer of the controller was lost.
+        None => withdraw_request(context, &key),
+    }
+}
+
+/// The key proves that the request is this node's. It is withdrawn also if an operator has accepted
+/// it in the meantime.
+fn withdraw_request(context: &JoinContext, key: &NodeKey) -> Result<(), JoinError> {
+    let (_, node) = context.setup.state.ensure_key()?;
+    let Greeting { mut session, cluster, .. } =
+        greet(&context.intent, context.setup.console.as_ref())?;
+    let body = JoinWithdrawal {
+        request: context.intent.request.to_string(),
+        cluster: cluster.to_string(),
+        node: node.to_string(),
+        certificate_request: STANDARD.encode(key.certificate_request()?),
     };
+    Ok(session.tell("/cluster/v1/join/withdraw", &body)?)
+}
+
+fn withdraw_acceptance(
+    context: &JoinContext,
+    key: &NodeKey,
+    bundle: &JoinBundle,
+) -> Result<(), JoinError> {
     let mut identity = key.to_pem();
     identity.push_str(&bundle.certificate);
     let tls = Tls::of_member(&bundle.authorities, &identity)?;

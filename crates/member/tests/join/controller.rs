@@ -10,8 +10,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::cluster::{
-    ConfirmRequest, Hello, JoinAnswer, JoinBundle, JoinRequest, MemberOrders, MemberReport,
-    PROTOCOL, RenewRequest, RenewedCertificate,
+    ConfirmRequest, Hello, JoinAnswer, JoinBundle, JoinRequest, JoinWithdrawal, MemberOrders,
+    MemberReport, PROTOCOL, RenewRequest, RenewedCertificate,
 };
 use hoist_api::{Code, Problem};
 use hoist_cluster::id::{ClusterId, NodeId, Pin};
@@ -267,6 +267,11 @@ impl Controller {
                     }
                     None => refusal("the node is not known"),
                 }
+            }
+            ("POST", "/cluster/v1/join/withdraw") => {
+                let withdrawal: JoinWithdrawal = serde_json::from_slice(body).unwrap();
+                self.nodes.lock().retain(|_, node| !node.requests.contains(&withdrawal.request));
+                (204, serde_json::Value::Null)
             }
             ("POST", "/cluster/v1/withdraw") if is_member => {
                 let request: ConfirmRequest = serde_json::from_slice(body).unwrap();

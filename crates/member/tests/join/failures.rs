@@ -3,8 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hoist_api::Code;
 use hoist_cluster::detection::DiskState;
 use hoist_cluster::id::{ClusterId, Pin};
+use hoist_cluster::membership::MembershipEnd;
 use hoist_member::join::{self, JoinError};
 use hoist_model::Exit;
 use jiff::SignedDuration;
@@ -157,6 +159,22 @@ fn signal_undoes_a_join_that_waits() {
     assert!(matches!(error, JoinError::Interrupted { is_undone: true }), "{error}");
     assert_eq!(error.exit(), Exit::Stopped);
     assert_eq!(machine.state().disk_state(), DiskState::None);
+    assert!(controller.nodes.lock().is_empty(), "the request is withdrawn");
+}
+
+#[test]
+fn node_that_is_expelled_while_it_joins_is_told() {
+    let controller = Controller::start();
+    controller.behaviour.lock().refusal = Some(Code::MemberExpelled);
+    let machine = Machine::new();
+    let token = controller.token();
+    let intent = intent(&controller, &[controller.pin], Some(&token));
+    let error = join::begin(&machine.setup, &intent, Some(&token)).unwrap_err();
+    assert!(matches!(error, JoinError::Ended(MembershipEnd::Expelled)), "{error}");
+    assert_eq!(error.exit(), Exit::Refused);
+    let disk = machine.state().disk_state();
+    assert!(matches!(disk, DiskState::Ended(_, MembershipEnd::Expelled)), "{disk:?}");
+    assert_eq!(machine.state().join_intent().unwrap(), None);
 }
 
 #[test]

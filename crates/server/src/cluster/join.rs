@@ -1,4 +1,5 @@
-//! `/cluster/v1/join`: a node asks to become a member, again and again until it is one.
+//! `/cluster/v1/join`: a node asks to become a member, again and again until it is one, or gives
+//! its request up.
 //!
 //! Guarantees: a request that is repeated gives one member and the same certificate, whichever
 //! controller gets it; a token is used up in the transaction that accepts its node; the certificate
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
-use hoist_api::cluster::{JoinAnswer, JoinBundle, JoinRequest, MAX_JOIN_REQUEST};
+use hoist_api::cluster::{JoinAnswer, JoinBundle, JoinRequest, JoinWithdrawal, MAX_JOIN_REQUEST};
 use hoist_chassis::audit::Draft;
 use hoist_chassis::auth::AuditContext;
 use hoist_chassis::cluster_authority::ClusterAuthority;
@@ -29,7 +30,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::failure::{of_membership, of_token};
-use super::join_request::CheckedRequest;
+use super::join_request::{CheckedRequest, CheckedWithdrawal};
 use super::records::{ClusterState, Origin, RecordChange};
 use super::snapshot::Snapshot;
 use super::view::Write;
@@ -54,6 +55,15 @@ pub(super) fn routes() -> Vec<Route<Cluster>> {
             .takes::<JoinRequest>()
             .gives::<JoinAnswer>(200)
             .gives::<JoinAnswer>(202),
+        Route::post("/cluster/v1/join/withdraw", AccessClass::Proof, withdraw)
+            .summary("Give up a request to join, or the acceptance that was not confirmed")
+            .reason(
+                "The certificate request proves the key that the request to join was made with. \
+                 TLS only",
+            )
+            .body_limit(MAX_JOIN_REQUEST)
+            .takes::<JoinWithdrawal>()
+            .gives_nothing(204),
     ]
 }
 
@@ -79,6 +89,64 @@ async fn join(
         JoinAnswer::Pending { .. } => StatusCode::ACCEPTED,
     };
     Ok((status, Json(answer)).into_response())
+}
+
+/// A request that is not known is withdrawn already.
+async fn withdraw(
+    State(cluster): State<Cluster>,
+    peer: Peer,
+    audit: AuditContext,
+    Json(withdrawal): Json<JoinWithdrawal>,
+) -> Result<StatusCode, Failure> {
+    let state = Arc::clone(cluster.view.loaded()?.founded()?);
+    let withdrawal = CheckedWithdrawal::check(&withdrawal, &state, &peer)?;
+    let node = withdrawal.node;
+    let mut draft = audit.draft();
+    draft.who = format!("member/{node}");
+    draft.object = format!("member/{} withdraw", node.short());
+    let withdrawn =
+        cluster.view.write(Some(&draft), |snapshot| withdrawal.decide(snapshot)).await?;
+    if let Some(Withdrawn { name, was_accepted }) = withdrawn {
+        let kind = if was_accepted { "cluster.member.left" } else { "cluster.join.withdrawn" };
+        cluster.liveness.forget(node);
+        cluster.publish(kind, &format!("member/{name}"), json!({"id": node}));
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The request or membership that a withdrawal has ended.
+struct Withdrawn {
+    name: Name,
+    was_accepted: bool,
+}
+
+impl CheckedWithdrawal {
+    /// Later requests of the same node are not withdrawn: this one may have been delayed.
+    fn decide(&self, snapshot: &Snapshot) -> Result<Write<Option<Withdrawn>>, Failure> {
+        let nothing = Write { changes: Vec::new(), result: None };
+        let membership = &snapshot.membership;
+        let pending = membership.pending.get(&self.node).map(|pending| &pending.registration);
+        let member = snapshot.member(self.node).filter(|member| member.may_connect());
+        let member = member.map(|member| &member.registration);
+        let Some(registration) = pending.or(member) else { return Ok(nothing) };
+        if registration.key != self.key {
+            let detail = "the request to join was made with another key";
+            return Err(Failure::new(Code::Forbidden, detail).with_remedy(
+                "withdraw it on the machine that made it, or let an operator reject it",
+            ));
+        }
+        if registration.request != self.request {
+            return Ok(nothing);
+        }
+        let was_accepted = pending.is_none();
+        let withdrawn = membership.withdraw(self.node).map_err(|r| of_membership(&r))?;
+        let mut changes = snapshot.records(withdrawn.changes);
+        if was_accepted {
+            changes.push(RecordChange::RemoveCertificate(self.node));
+        }
+        let result = Some(Withdrawn { name: registration.name.clone(), was_accepted });
+        Ok(Write { changes, result })
+    }
 }
 
 /// The host that the node has reached this controller by. It goes back to this node only.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::Code;
-use hoist_api::cluster::{JoinRequest, PROTOCOL};
+use hoist_api::cluster::{JoinRequest, JoinWithdrawal, PROTOCOL};
 use hoist_chassis::certificate_request::CertificateRequest;
 use hoist_chassis::failure::Failure;
 use hoist_chassis::peer::Peer;
@@ -60,21 +60,12 @@ impl CheckedRequest {
         peer: &Peer,
         now: Timestamp,
     ) -> Result<Self, Failure> {
-        if !peer.secure {
-            return Err(Failure::new(Code::PlainSecret, "joining needs TLS")
-                .with_remedy("use the TLS address of the controller"));
-        }
+        check_tls(peer)?;
         check_protocol(request.protocol)?;
         check_cluster(&request.cluster, state)?;
         let skew = check_clock(request.facts.now, now)?;
-        let der = STANDARD
-            .decode(&request.certificate_request)
-            .map_err(|_| invalid("certificate_request", "it is not base64"))?;
-        let certificate_request = CertificateRequest::verify(&der)
-            .map_err(|error| invalid("certificate_request", &error.to_string()))?;
-        let key: Pin = format!("sha256:{}", certificate_request.spki_sha256())
-            .parse()
-            .map_err(|_| Failure::new(Code::Internal, "the hash of a key is not one"))?;
+        let ProvenKey { der, certificate_request, key } =
+            ProvenKey::read(&request.certificate_request)?;
         let node = request.node.parse().map_err(|e| invalid("node", &format!("{e}")))?;
         let request_id =
             request.request.parse().map_err(|e| invalid("request", &format!("{e}")))?;
@@ -123,6 +114,52 @@ impl CheckedRequest {
     }
 }
 
+/// The withdrawal of a request to join, by the node that made it.
+#[derive(Debug)]
+pub(super) struct CheckedWithdrawal {
+    pub(super) node: NodeId,
+    pub(super) request: RequestId,
+    pub(super) key: Pin,
+}
+
+impl CheckedWithdrawal {
+    pub(super) fn check(
+        withdrawal: &JoinWithdrawal,
+        state: &ClusterState,
+        peer: &Peer,
+    ) -> Result<Self, Failure> {
+        check_tls(peer)?;
+        check_cluster(&withdrawal.cluster, state)?;
+        let ProvenKey { key, .. } = ProvenKey::read(&withdrawal.certificate_request)?;
+        let node = withdrawal.node.parse().map_err(|e| invalid("node", &format!("{e}")))?;
+        let request =
+            withdrawal.request.parse().map_err(|e| invalid("request", &format!("{e}")))?;
+        Ok(Self { node, request, key })
+    }
+}
+
+/// A key whose holder has signed a certificate request.
+struct ProvenKey {
+    /// As it was sent.
+    der: Vec<u8>,
+    certificate_request: CertificateRequest,
+    key: Pin,
+}
+
+impl ProvenKey {
+    fn read(base64: &str) -> Result<Self, Failure> {
+        let der = STANDARD
+            .decode(base64)
+            .map_err(|_| invalid("certificate_request", "it is not base64"))?;
+        let certificate_request = CertificateRequest::verify(&der)
+            .map_err(|error| invalid("certificate_request", &error.to_string()))?;
+        let key: Pin = format!("sha256:{}", certificate_request.spki_sha256())
+            .parse()
+            .map_err(|_| Failure::new(Code::Internal, "the hash of a key is not one"))?;
+        Ok(Self { der, certificate_request, key })
+    }
+}
+
 impl PresentedToken {
     fn read(id: &str, proof: &str, peer: &Peer) -> Result<Self, Failure> {
         let id = id.parse().map_err(|error| invalid("token.id", &format!("{error}")))?;
@@ -133,6 +170,14 @@ impl PresentedToken {
         })?;
         Ok(Self { id, proof, exporter: *binding.as_bytes() })
     }
+}
+
+fn check_tls(peer: &Peer) -> Result<(), Failure> {
+    if peer.secure {
+        return Ok(());
+    }
+    Err(Failure::new(Code::PlainSecret, "joining needs TLS")
+        .with_remedy("use the TLS address of the controller"))
 }
 
 fn check_protocol(offered: u32) -> Result<(), Failure> {

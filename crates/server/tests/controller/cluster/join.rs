@@ -81,6 +81,47 @@ async fn request_without_a_token_waits_for_an_operator() {
     site.stop().await;
 }
 
+#[tokio::test]
+async fn node_withdraws_its_request_by_its_key() {
+    let site = founded().await;
+    let machine = Machine::new("web1");
+    let pending =
+        async || site.get("/cluster/v1/pending").await.expect(200).json()["items"].clone();
+    machine.join(&site, None).await.expect(202);
+    let stranger = Machine::new("web1");
+    let other_key = stranger.withdraw_with(&site, |body| body["node"] = json!(machine.id)).await;
+    other_key.problem(403, "forbidden");
+    // A withdrawal that was delayed does not end a later request.
+    let earlier = json!("ffeeddccbbaa99887766554433221100");
+    machine.withdraw_with(&site, |body| body["request"] = earlier).await.expect(204);
+    machine
+        .withdraw_with(&site, |body| body["cluster"] = json!("00"))
+        .await
+        .problem(403, "join-refused");
+    assert_eq!(pending().await.as_array().map(Vec::len), Some(1));
+    for _ in 0..2 {
+        machine.withdraw(&site).await.expect(204);
+        assert_eq!(pending().await, json!([]));
+    }
+    let audit = site.audit().await;
+    let object = format!("member/{} withdraw", machine.id.short());
+    let entries: Vec<_> = audit.iter().filter(|entry| entry.object == object).collect();
+    assert_eq!(entries.len(), 1, "{audit:#?}");
+    assert_eq!(entries[0].who, format!("member/{}", machine.id));
+
+    // The operator may have been faster.
+    let token = token(&site).await;
+    machine.join(&site, Some(&token)).await.expect(200);
+    machine.withdraw(&site).await.expect(204);
+    let listed = site.get("/cluster/v1/members").await.expect(200).json();
+    assert_eq!(listed["items"][0]["state"], "left");
+    // A member leaves by the decision of an operator.
+    let member = machine.member(&site, &token).await;
+    member.confirm(&site).await;
+    member.machine.withdraw(&site).await.problem(409, "conflict");
+    site.stop().await;
+}
+
 /// A change of a request.
 type Change = Box<dyn Fn(&mut Value)>;
 

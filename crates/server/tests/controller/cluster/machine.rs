@@ -158,6 +158,28 @@ impl Machine {
         session.post("/cluster/v1/join", &body).await
     }
 
+    /// Gives up its request to join.
+    pub(super) async fn withdraw(&self, site: &Site) -> Answer {
+        self.withdraw_with(site, |_| {}).await
+    }
+
+    pub(super) async fn withdraw_with(
+        &self,
+        site: &Site,
+        change: impl FnOnce(&mut Value),
+    ) -> Answer {
+        let joining = self.body(site).await;
+        let field = |name: &str| joining[name].clone();
+        let mut body = json!({
+            "request": field("request"),
+            "cluster": field("cluster"),
+            "node": field("node"),
+            "certificate_request": field("certificate_request"),
+        });
+        change(&mut body);
+        Session::open(site).await.post("/cluster/v1/join/withdraw", &body).await
+    }
+
     /// Joins, and is accepted.
     pub(super) async fn member(self, site: &Site, token: &str) -> Member {
         let bundle = self.join(site, Some(token)).await.expect(200).json();
