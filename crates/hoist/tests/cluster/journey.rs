@@ -180,7 +180,9 @@ fn cluster_grows_survives_its_controller_and_replaces_members() {
     let fingerprint = pending["fingerprint"].as_str().unwrap();
     let shown = String::from_utf8_lossy(&joined.stderr);
     assert!(shown.contains(fingerprint), "the screen shows the fingerprint: {shown}");
-    let _third = three.daemon();
+    let mut daemon = three.command(&agent());
+    daemon.arg("daemon").arg("--state-dir").arg(&three.state_dir);
+    let third = Running::start(daemon.stdout(Stdio::null()).stderr(Stdio::piped()));
     office.expect_roles(&[("n1", "edge"), ("n2", "core"), ("n3", "data")]);
     let reasons = office.ends(Exit::Done, &["roles", "--explain", "n3"]);
     assert!(reasons.contains("has role data\n  because"), "{reasons}");
@@ -195,12 +197,17 @@ fn cluster_grows_survives_its_controller_and_replaces_members() {
     office.ends(Exit::Refused, &["expel", "n3"]);
     office.ends(Exit::WouldChange, &["expel", "n3", "--dry-run"]);
     office.ends(Exit::Done, &["expel", "n3", "-y", "--reason", "stolen"]);
-    eventually_within(DEADLINE, "the expelled machine is refused", || {
-        let mut command = three.command(&agent());
-        command.args(["identity", "show", "--state-dir"]).arg(&three.state_dir);
-        let shown = command.output().expect("the command starts");
-        String::from_utf8_lossy(&shown.stdout).contains("stale since: ")
-    });
+    let ended = third.output();
+    assert_eq!(code(&ended), 3, "its agent ends: {ended:?}");
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(told.matches("was expelled from cluster lab").count(), 1, "{told}");
+    assert!(told.contains("identity reset"), "{told}");
+    let mut show = three.command(&agent());
+    let shown = show.args(["identity", "show", "--state-dir"]).arg(&three.state_dir).output();
+    let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
+    assert!(shown.starts_with("state: expelled\n"), "{shown}");
+    let again = three.bootstrap(&["--ca-pin", pin.trim()]).output().unwrap();
+    assert_eq!(code(&again), 3, "{again:?}");
     office.expect_roles(&[("n1", "edge"), ("n2", "core")]);
 
     // The second machine is installed again, without its key.
@@ -242,8 +249,8 @@ fn killed_join_continues_and_a_drained_member_leaves() {
     let dir = tempfile::tempdir().unwrap();
     let switch = Switch::new();
     let office = Office::new(&switch, dir.path());
-    let [one, two] =
-        [("n1", 11), ("n2", 12)].map(|(name, number)| switch.machine(name, number, dir.path()));
+    let machines = [("n1", 11), ("n2", 12), ("n3", 13)];
+    let [one, two, three] = machines.map(|(name, number)| switch.machine(name, number, dir.path()));
     office.ends(Exit::Done, &["found", "--name", "lab"]);
     one.joins(&office.token("one"));
     let _first = one.daemon();
@@ -256,6 +263,17 @@ fn killed_join_continues_and_a_drained_member_leaves() {
         office.value(&["pending"])[0]["id"].as_str().map(str::to_owned)
     });
     waiting.kill();
+    // A machine that gives up withdraws its request.
+    let mut given_up = three.bootstrap(&["--ca-pin", pin.trim()]);
+    let given_up = Running::start(given_up.stdout(Stdio::null()).stderr(Stdio::piped()));
+    eventually_within(DEADLINE, "the second request waits", || {
+        (office.value(&["pending"]).as_array().map(Vec::len) == Some(2)).then_some(())
+    });
+    given_up.interrupt();
+    let given_up = given_up.output();
+    assert_eq!(code(&given_up), i32::from(Exit::Stopped.code()), "{given_up:?}");
+    let pending = office.value(&["pending"]);
+    assert_eq!((pending.as_array().unwrap().len(), &pending[0]["id"]), (1, &id.as_str().into()));
     office.ends(Exit::Done, &["accept", "n2"]);
     assert_eq!(office.value(&["nodes"])[1]["state"], "accepted");
     assert_eq!(office.value(&["status"])["counts"]["members"], 1, "it has not confirmed");

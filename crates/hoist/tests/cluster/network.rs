@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// Runs `ip`, which must succeed.
 fn ip(words: &[&str]) {
     let ended = Command::new("ip").args(words).output().expect("`ip` of package `iproute2`");
@@ -107,6 +109,12 @@ impl Running {
         let mut child = self.0.take().expect("not ended yet");
         child.kill().expect("it runs");
         child.wait().expect("it ends");
+    }
+
+    /// As Ctrl-C does it.
+    pub(crate) fn interrupt(&self) {
+        let child = Pid::from_child(self.0.as_ref().expect("not ended yet"));
+        kill_process(child, Signal::INT).expect("it runs");
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
