@@ -85,6 +85,7 @@ const WALLS: &[Wall] = &[
             "cluster",
             "compat",
             "deploy",
+            "discovery",
             "engine",
             "initramfs",
             "member",
@@ -105,7 +106,7 @@ const WALLS: &[Wall] = &[
     Wall { krate: "machine", ours: &["initramfs"], never: &["tokio"] },
     Wall {
         krate: "member",
-        ours: &["api", "cluster", "deploy", "engine", "model"],
+        ours: &["api", "cluster", "deploy", "discovery", "engine", "model"],
         never: &["tokio", "axum", "hyper", "reqwest", "ureq", "tonic"],
     },
     Wall {
@@ -127,6 +128,7 @@ const WALLS: &[Wall] = &[
             "chassis",
             "cluster",
             "deploy",
+            "discovery",
             "engine",
             "metadata",
             "model",

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoist_member::bootstrap::{self, BootstrapHost, NoDiscovery};
+use hoist_member::bootstrap::{self, BootstrapHost};
 use hoist_member::command_line::IdentityCommand;
 use hoist_member::console::Terminal;
 use hoist_member::daemon::{self, DaemonSetup};
@@ -12,6 +12,7 @@ use hoist_member::facts::FactSource;
 use hoist_member::identity;
 use hoist_member::interrupt::Interrupt;
 use hoist_member::join::JoinSetup;
+use hoist_member::local_network::LocalNetwork;
 use hoist_member::service::ServiceHost;
 use hoist_member::state::StateDir;
 use hoist_model::Exit;
@@ -29,7 +30,7 @@ pub(crate) fn bootstrap(args: &BootstrapArgs, output: Output) -> Result<Exit, Fa
         interrupt: Interrupt::on_signals().map_err(Failure::Signals)?,
         facts: FactSource::default(),
         service: ServiceHost::default(),
-        discovery: &NoDiscovery,
+        discovery: &LocalNetwork::default(),
         founder: None,
     };
     let report = bootstrap::run(&request, &host)?;

@@ -25,6 +25,8 @@ const MAX_ANSWERS: u32 = 2048;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskOptions {
     pub network: Network,
+    pub multicast: bool,
+    pub broadcast: bool,
     /// Addresses that are asked directly, where neither multicast nor broadcast passes. They must be
     /// on the network of a chosen interface.
     pub seeds: Vec<SocketAddr>,
@@ -37,7 +39,8 @@ pub struct AskOptions {
 impl Default for AskOptions {
     fn default() -> Self {
         let window = Duration::from_secs(3);
-        Self { network: Network::default(), seeds: Vec::new(), window, rounds: 3 }
+        let (network, seeds) = (Network::default(), Vec::new());
+        Self { network, multicast: true, broadcast: true, seeds, window, rounds: 3 }
     }
 }
 
@@ -207,22 +210,26 @@ fn open(
     };
     let Network { group_v4, group_v6, port, .. } = &options.network;
     if let Some(first) = interface.v4.first() {
-        let group = SocketAddr::new(IpAddr::V4(*group_v4), *port);
-        add(Method::MulticastV4, socket::asking_v4(first.address), vec![group]);
+        if options.multicast {
+            let group = SocketAddr::new(IpAddr::V4(*group_v4), *port);
+            add(Method::MulticastV4, socket::asking_v4(first.address), vec![group]);
+        }
         let seeds = seeds_on(options, interface, SocketAddr::is_ipv4);
         if !seeds.is_empty() {
             add(Method::Seed, socket::asking_v4(first.address), seeds);
         }
     }
-    for own in &interface.v4 {
+    for own in interface.v4.iter().filter(|_| options.broadcast) {
         if let Some(broadcast) = own.broadcast {
             let destination = SocketAddr::new(IpAddr::V4(broadcast), *port);
             add(Method::Broadcast, socket::asking_v4(own.address), vec![destination]);
         }
     }
     if interface.has_v6 {
-        let group = SocketAddrV6::new(*group_v6, *port, 0, interface.index);
-        add(Method::MulticastV6, socket::asking_v6(interface), vec![group.into()]);
+        if options.multicast {
+            let group = SocketAddrV6::new(*group_v6, *port, 0, interface.index);
+            add(Method::MulticastV6, socket::asking_v6(interface), vec![group.into()]);
+        }
         let seeds = seeds_on(options, interface, SocketAddr::is_ipv6);
         if !seeds.is_empty() {
             add(Method::Seed, socket::asking_v6(interface), seeds);

@@ -78,6 +78,15 @@ impl BeaconIdentity {
         Self { cluster, root_key, delegation, key, key_pkcs8 }.checked()
     }
 
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// The root key that delegated to the beacon key, as `SubjectPublicKeyInfo` in DER.
+    pub fn root_key(&self) -> &[u8] {
+        &self.root_key
+    }
+
     /// The end of the delegation.
     pub fn not_after(&self) -> Timestamp {
         self.delegation.not_after

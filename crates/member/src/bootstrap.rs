@@ -75,22 +75,6 @@ pub trait Discovery {
     ) -> Option<Vec<Answer>>;
 }
 
-/// For builds without discovery: the network is not searched, and the operator is told.
-#[derive(Debug, Clone, Copy)]
-pub struct NoDiscovery;
-
-impl Discovery for NoDiscovery {
-    fn ask(
-        &self,
-        _: Option<&ClusterConfig>,
-        _: &[Pin],
-        console: &dyn Console,
-    ) -> Option<Vec<Answer>> {
-        console.warn("the network was not searched: this build has no discovery");
-        None
-    }
-}
-
 /// Founds a cluster through the controller of this machine.
 pub trait Founder {
     /// The controller that would found, for a dry run.
@@ -152,7 +136,7 @@ fn decided(request: &BootstrapRequest, host: &BootstrapHost<'_>, disk: &DiskStat
     }
     match host.discovery.ask(config, &known_pins(request), host.console.as_ref()) {
         Some(answers) => with(&request.flags, &answers),
-        // `--yes` agrees to found a cluster where none was seen, and nobody has looked.
+        // `--yes` is consent to found where the search saw no cluster. There was no search.
         None => with(&Flags { yes: false, ..request.flags.clone() }, &[]),
     }
 }

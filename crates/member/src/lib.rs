@@ -11,6 +11,7 @@
 //! | [`service`] | the systemd unit of the agent |
 //! | [`daemon`] | reports, work and renewal of a member |
 //! | [`bootstrap`] | the command `bootstrap`: decide, then found, join or stop |
+//! | [`local_network`] | the search for clusters of `bootstrap` |
 //! | [`identity`] | the command `identity` |
 //! | [`command_line`] | the arguments of both commands |
 //!
@@ -28,6 +29,7 @@ pub mod identity;
 pub mod interrupt;
 pub mod join;
 pub mod key;
+pub mod local_network;
 mod random;
 pub mod service;
 pub mod state;

@@ -8,12 +8,13 @@ use hoist_api::cluster::{Assignment, ClusterStatus, FoundRequest, JoinTokenReque
 use hoist_cluster::config::{self, ClusterConfig};
 use hoist_cluster::join_token::JoinToken;
 use hoist_member::bootstrap::{
-    self, BootstrapHost, BootstrapReport, FoundError, FoundedCluster, Founder, NoDiscovery,
+    self, BootstrapHost, BootstrapReport, FoundError, FoundedCluster, Founder,
 };
 use hoist_member::command_line::{BootstrapOptions, OptionsError, read_token};
 use hoist_member::console::Terminal;
 use hoist_member::facts::FactSource;
 use hoist_member::interrupt::Interrupt;
+use hoist_member::local_network::LocalNetwork;
 use hoist_member::service::ServiceHost;
 use hoist_member::state::StateDir;
 use hoist_model::{Exit, Name};
@@ -63,7 +64,7 @@ impl BootstrapArgs {
             interrupt: Interrupt::on_signals().map_err(Failure::Runtime)?,
             facts: FactSource::default(),
             service: ServiceHost::default(),
-            discovery: &NoDiscovery,
+            discovery: &LocalNetwork::default(),
             founder: Some(&founder),
         };
         let report = bootstrap::run(&request, &host).map_err(|error| {

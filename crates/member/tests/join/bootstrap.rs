@@ -5,17 +5,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hoist_cluster::config::ClusterConfig;
-use hoist_cluster::detection::{DiskState, Flags};
+use hoist_cluster::detection::{Answer, DiskState, Flags};
+use hoist_cluster::id::Pin;
 use hoist_member::bootstrap::{
-    self, BootstrapError, BootstrapHost, BootstrapRequest, FoundError, FoundedCluster, Founder,
-    NoDiscovery, Outcome,
+    self, BootstrapError, BootstrapHost, BootstrapRequest, Discovery, FoundError, FoundedCluster,
+    Founder, Outcome,
 };
+use hoist_member::console::Console;
 use hoist_member::identity;
 use hoist_member::state::LockKind;
 use hoist_model::{Exit, Name};
 
 use crate::controller::{Controller, Policy};
 use crate::machine::Machine;
+
+/// A network that cannot be searched.
+struct Unsearched;
+
+impl Discovery for Unsearched {
+    fn ask(&self, _: Option<&ClusterConfig>, _: &[Pin], _: &dyn Console) -> Option<Vec<Answer>> {
+        None
+    }
+}
+
+/// A search that ends without answers.
+struct Silence;
+
+impl Discovery for Silence {
+    fn ask(&self, _: Option<&ClusterConfig>, _: &[Pin], _: &dyn Console) -> Option<Vec<Answer>> {
+        Some(Vec::new())
+    }
+}
 
 struct TestFounder {
     controller: Arc<Controller>,
@@ -45,7 +65,7 @@ fn host<'a>(machine: &Machine, founder: Option<&'a TestFounder>) -> BootstrapHos
         interrupt: machine.setup.interrupt.clone(),
         facts: machine.setup.facts.clone(),
         service: machine.setup.service.clone(),
-        discovery: &NoDiscovery,
+        discovery: &Unsearched,
         founder: founder.map(|founder| founder as &dyn Founder),
     }
 }
@@ -131,6 +151,18 @@ fn consent_alone_founds_nothing_on_an_unsearched_network() {
     let error = bootstrap::run(&request, &host(&machine, Some(&founder))).unwrap_err();
     assert_eq!(error.exit(), Exit::NoCluster);
     assert!(!founder.was_asked.load(Ordering::Relaxed));
+}
+
+#[test]
+fn consent_founds_where_the_search_saw_nothing() {
+    let controller = Controller::start();
+    let machine = Machine::new();
+    let founder = founder(&controller);
+    let mut request = request(Flags { yes: true, ..Flags::default() });
+    request.config = None;
+    let host = BootstrapHost { discovery: &Silence, ..host(&machine, Some(&founder)) };
+    let report = bootstrap::run(&request, &host).unwrap();
+    assert_eq!(report.outcome, Outcome::Founded);
 }
 
 #[test]

@@ -6,5 +6,6 @@ mod bootstrap;
 mod controller;
 mod crashes;
 mod daemon;
+mod discovery;
 mod failures;
 mod machine;
