@@ -21,7 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, SanType, SigningKey as _,
 };
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
@@ -175,6 +175,19 @@ impl Ca {
     /// The root as a signer. Fails with [`CaError::RootAway`] when its key is kept elsewhere.
     pub(crate) fn root_issuer(&self) -> Result<Issuer<'static, KeyPair>, CaError> {
         root_issuer(&self.dir, &self.root)
+    }
+
+    /// The public key of the root, as `SubjectPublicKeyInfo` in DER.
+    pub fn root_key_info(&self) -> Result<Vec<u8>, CaError> {
+        let damaged = |detail| CaError::Damaged { path: self.dir.join("root.pem"), detail };
+        let (_, parsed) =
+            X509Certificate::from_der(&self.root).map_err(|error| damaged(error.to_string()))?;
+        Ok(parsed.public_key().raw.to_vec())
+    }
+
+    /// Signs with the key of the root. Fails with [`CaError::RootAway`] when it is kept elsewhere.
+    pub fn sign_with_root(&self, message: &[u8]) -> Result<Vec<u8>, CaError> {
+        self.root_issuer()?.key().sign(message).map_err(CaError::Make)
     }
 
     /// The root certificate, for those who are to trust this site.

@@ -2,6 +2,7 @@
 
 mod boot;
 mod deploy;
+mod discovery;
 mod metadata;
 
 use std::collections::BTreeMap;
@@ -260,6 +261,7 @@ fn config(settings: &Settings) -> Result<Config, SettingError> {
     config.boot = boot::settings(settings)?;
     config.metadata = metadata::settings(settings)?;
     config.deploy = deploy::settings(settings)?;
+    config.discovery = discovery::settings(settings)?;
     config.change_guard = ChangeGuard {
         nodes: settings.parse("change_guard.nodes")?,
         percent: settings.parse("change_guard.percent")?,

@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 74] = [
+pub(crate) const SETTINGS: [Setting; 77] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -94,6 +94,9 @@ pub(crate) const SETTINGS: [Setting; 74] = [
     setting("deploy.ssh_jump", "", "jump host of ssh: `[USER@]HOST[:PORT]`"),
     setting("deploy.ssh_become", "", "user that `sudo` makes of the one that logged in"),
     setting("deploy.ssh_program", "", "program for nodes, with `{arch}`; else this one"),
+    setting("cluster.discovery", "on", "answer machines that search for clusters: `on` or `off`"),
+    setting("cluster.discovery_interfaces", "", "answer only on these interfaces, by commas"),
+    setting("cluster.discovery_port", "14647", "UDP port of discovery"),
     setting("limits.connections", "16384", "open connections per listener"),
     setting("limits.connections_per_address", "8192", "open connections of one address"),
     setting("limits.body_bytes", "8388608", "largest request body"),

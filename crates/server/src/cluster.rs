@@ -11,6 +11,7 @@
 
 mod authority;
 mod background;
+mod beacon;
 mod failure;
 mod found;
 mod inventory_link;
@@ -45,12 +46,14 @@ use hoist_chassis::member::Members;
 use hoist_chassis::route::{AccessClass, Route, with_state};
 use hoist_cluster::id::NodeId;
 use hoist_diagnostic::chain;
+use hoist_discovery::Network;
 use hoist_site::Registry;
 use hoist_site::registry::LoadedFrom;
 use parking_lot::Mutex;
 
 use crate::site::Site;
 use authority::Authority;
+use beacon::Beacon;
 use liveness::Liveness;
 use planning::Replan;
 use snapshot::Snapshot;
@@ -72,6 +75,7 @@ pub struct Cluster {
     view: View,
     authority: Arc<Authority>,
     liveness: Arc<Liveness>,
+    beacon: Arc<Beacon>,
     /// Why the plan does not follow the members.
     plan_refusal: Arc<Mutex<Option<String>>>,
     /// Where this controller listens with TLS, once it does.
@@ -79,13 +83,15 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(chassis: &Chassis, site: &Site) -> Self {
+    /// Machines that search `discovery` for clusters are answered.
+    pub fn new(chassis: &Chassis, site: &Site, discovery: Option<Network>) -> Self {
         Self {
             chassis: chassis.clone(),
             registry: site.registry.clone(),
             view: View::new(Arc::clone(&chassis.store), chassis.audit.clone()),
             authority: Arc::new(Authority::open(&chassis.ca)),
             liveness: Arc::new(Liveness::new(chassis.clock.now())),
+            beacon: Arc::new(Beacon::new(discovery, &site.data_dir.join("ca"))),
             plan_refusal: Arc::default(),
             tls_port: Arc::clone(&site.ports.tls),
         }
@@ -118,6 +124,7 @@ impl Cluster {
         let stop = tasks.stopping();
         tasks.spawn("cluster", self.view.clone().follow(stop.clone()));
         tasks.spawn("cluster upkeep", self.clone().keep_up(stop.clone()));
+        tasks.spawn("cluster discovery", self.clone().keep_answering(stop.clone()));
     }
 
     /// Changes the members, and the plan with them in the same transaction.

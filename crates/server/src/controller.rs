@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hoist_diagnostic::chain;
+use hoist_discovery::Network;
 use hoist_site::import::Importer;
 use hoist_site::registry::{ChangeGuard, Horizon, LoadError, LoadedFrom, until_cancelled};
 use hoist_site::schema::{MigrateError, SchemaError};
@@ -77,6 +78,8 @@ pub struct Config {
     pub boot: BootSettings,
     pub metadata: MetadataSettings,
     pub deploy: DeploySettings,
+    /// Where machines that search for clusters are answered.
+    pub discovery: Option<Network>,
     /// After so long a provisioning agent that says nothing is taken for dead.
     pub agent_silence: Duration,
 }
@@ -104,6 +107,7 @@ impl Config {
             boot: BootSettings::default(),
             metadata: MetadataSettings::default(),
             deploy: DeploySettings::default(),
+            discovery: None,
             agent_silence: AGENT_SILENCE,
         }
     }

@@ -75,6 +75,7 @@ async fn found(
     founding.await?;
     let told = json!({"uid": state.uid, "pin": state.pin});
     cluster.publish("cluster.founded", &format!("cluster/{}", state.name), told);
+    cluster.start_beacon().await;
     let status = show::status(&cluster, &cluster.view.snapshot(), &state);
     Ok((StatusCode::CREATED, Json(status)).into_response())
 }

@@ -124,6 +124,7 @@ fn warnings(
     if !cluster.authority.can_issue(state) {
         warnings.push("this controller cannot issue certificates".to_owned());
     }
+    warnings.extend(cluster.beacon.warnings());
     warnings
 }
 

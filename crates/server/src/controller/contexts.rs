@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hoist_chassis::{Chassis, Route};
+use hoist_discovery::{Network, Selection};
 use hoist_site::SeedProvider;
 
 use super::Config;
@@ -57,6 +58,7 @@ impl Contexts {
         config: Config,
     ) -> Self {
         let OtherServices { contacts, providers } = services;
+        let discovery = discovery(&config);
         let vault = Arc::new(Vault::new(&site.data_dir, config.metadata.variables));
         let advertise = config.boot.scripts.advertise.clone();
         let agents_sent = AgentsSent::default();
@@ -112,7 +114,7 @@ impl Contexts {
             chassis,
             deploy::Dependencies { site: site.clone(), vault, systems, settings: config.deploy },
         );
-        let cluster = Cluster::new(chassis, site);
+        let cluster = Cluster::new(chassis, site, discovery);
         Self {
             chassis: chassis.clone(),
             data_dir: site.data_dir.clone(),
@@ -161,4 +163,13 @@ impl Contexts {
     pub(super) fn into_inventory(self) -> Inventory {
         self.inventory
     }
+}
+
+/// A controller that listens only on loopback is of no use to other machines: it does not answer
+/// them, unless interfaces are named.
+fn discovery(config: &Config) -> Option<Network> {
+    let network = config.discovery.clone()?;
+    let listen = config.tls_listen?;
+    let is_named = matches!(network.interfaces, Selection::Named(_));
+    (is_named || !listen.ip().is_loopback()).then_some(network)
 }

@@ -241,7 +241,7 @@ impl Site {
     }
 
     pub(crate) async fn start_again(dir: TempDir, config: Config) -> Self {
-        Self::start_on(dir, config).await.expect("the controller starts again")
+        Box::pin(Self::start_on(dir, config)).await.expect("the controller starts again")
     }
 }
 
