@@ -11,17 +11,16 @@ pub(super) fn settings(settings: &Settings) -> Result<Option<Network>, SettingEr
         "off" => return Ok(None),
         _ => return Err(settings.wrong("cluster.discovery", "use `on` or `off`".to_owned())),
     }
-    let mut network = Network::default();
-    network.port = settings.parse("cluster.discovery_port")?;
-    if network.port == 0 {
+    let port = settings.parse("cluster.discovery_port")?;
+    if port == 0 {
         return Err(settings.wrong("cluster.discovery_port", "0 is not a port".to_owned()));
     }
-    let interfaces: Vec<_> =
-        settings.list("cluster.discovery_interfaces").map(str::to_owned).collect();
-    if !interfaces.is_empty() {
-        network.interfaces = Selection::Named(interfaces);
-    }
-    Ok(Some(network))
+    let names: Vec<_> = settings.list("cluster.discovery_interfaces").map(str::to_owned).collect();
+    let interfaces = match names.as_slice() {
+        [] => Selection::Suitable,
+        _ => Selection::Named(names),
+    };
+    Ok(Some(Network { interfaces, port, ..Network::default() }))
 }
 
 #[cfg(test)]

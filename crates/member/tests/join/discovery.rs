@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
+use hoist_cluster::address::Address;
 use hoist_cluster::beacon::{ControllerAddress, FoundingState};
 use hoist_cluster::config::{ClusterConfig, DiscoveryMethod};
 use hoist_cluster::detection::{Answer, Signature};
@@ -73,7 +74,7 @@ fn pins_decide_about_the_signature_of_an_answer() {
         assert_eq!((answer.cluster, answer.name.as_str()), (CLUSTER, "lab"));
         assert_eq!(answer.signature, signature, "{pins:?}");
         // The sender is an address too: a new node may have no DNS.
-        let addresses: Vec<_> = answer.addresses.iter().map(|address| address.as_str()).collect();
+        let addresses: Vec<_> = answer.addresses.iter().map(Address::as_str).collect();
         assert_eq!(addresses, ["controller.example:8443", "127.0.0.1:8443"]);
     }
 }

@@ -236,12 +236,12 @@ impl Site {
 
     /// Stops, and starts again on the same data.
     pub(crate) async fn restart(self) -> Self {
-        let (dir, config) = self.stop().await;
+        let (dir, config) = Box::pin(self.stop()).await;
         Self::start_again(dir, config).await
     }
 
     pub(crate) async fn start_again(dir: TempDir, config: Config) -> Self {
-        Box::pin(Self::start_on(dir, config)).await.expect("the controller starts again")
+        Self::start_on(dir, config).await.expect("the controller starts again")
     }
 }
 

@@ -202,7 +202,7 @@ async fn an_agent_gets_only_the_work_of_its_own_node() {
 
 /// Kills the controller and starts it again.
 async fn killed(site: Site, run: &str) -> Site {
-    let (dir, config) = site.stop().await;
+    let (dir, config) = Box::pin(site.stop()).await;
     fs_err::remove_file(dir.path().join("journal").join(run).join("left")).expect("it was left");
     Site::start_again(dir, config).await
 }
