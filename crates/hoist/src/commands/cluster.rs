@@ -1,6 +1,7 @@
 //! `hoist cluster`.
 
 mod accept;
+mod discover;
 mod found;
 mod lookup;
 mod members;
@@ -30,6 +31,7 @@ pub(crate) struct ClusterArgs {
 #[derive(Debug, Subcommand)]
 enum ClusterCommand {
     Found(found::FoundArgs),
+    Discover(discover::DiscoverArgs),
     Status(status::StatusArgs),
     Nodes(nodes::NodesArgs),
     Roles(roles::RolesArgs),
@@ -66,6 +68,7 @@ impl ClusterCommand {
     async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         match self {
             Self::Found(args) => args.run(shell).await,
+            Self::Discover(args) => args.run(shell).await,
             Self::Status(args) => args.run(shell).await,
             Self::Nodes(args) => args.run(shell).await,
             Self::Roles(args) => args.run(shell).await,

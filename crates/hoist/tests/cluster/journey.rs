@@ -15,7 +15,7 @@ use super::network::{Machine, Running, Switch};
 const DEADLINE: Duration = Duration::from_mins(3);
 
 /// A program of another package: built with the workspace, and not when only this one is tested.
-fn agent() -> PathBuf {
+pub(crate) fn agent() -> PathBuf {
     let hoist = hoist();
     let agent = hoist.with_file_name("hoist-agent");
     if !agent.is_file() {
@@ -28,21 +28,20 @@ fn agent() -> PathBuf {
     agent
 }
 
-fn hoist() -> &'static Path {
+pub(crate) fn hoist() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_hoist"))
 }
 
 /// The machine with the controller.
-struct Office {
-    machine: Machine,
+pub(crate) struct Office {
+    pub(crate) machine: Machine,
     data_dir: PathBuf,
     serve: Option<Running>,
 }
 
 impl Office {
-    fn new(switch: &Switch, dir: &Path) -> Self {
-        let machine = switch.machine("office", 1, dir);
-        let mut office = Self { machine, data_dir: dir.join("data"), serve: None };
+    pub(crate) fn new(machine: Machine, data_dir: &Path) -> Self {
+        let mut office = Self { machine, data_dir: data_dir.to_owned(), serve: None };
         office.start();
         office
     }
@@ -76,19 +75,19 @@ impl Office {
         command.output().expect("the command starts")
     }
 
-    fn ends(&self, exit: Exit, words: &[&str]) -> String {
+    pub(crate) fn ends(&self, exit: Exit, words: &[&str]) -> String {
         let output = self.cluster(words);
         assert_eq!(code(&output), i32::from(exit.code()), "hoist cluster {words:?}: {output:?}");
         String::from_utf8(output.stdout).expect("output is UTF-8")
     }
 
-    fn value(&self, words: &[&str]) -> Value {
+    pub(crate) fn value(&self, words: &[&str]) -> Value {
         let output = self.cluster(&[words, &["-o", "json"]].concat());
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{words:?}: {output:?}"))
     }
 
     /// A file with a new join token.
-    fn token(&self, name: &str) -> String {
+    pub(crate) fn token(&self, name: &str) -> String {
         let path = self.data_dir.with_file_name(name).display().to_string();
         self.ends(Exit::Done, &["token", "create", "--out", &path]);
         path
@@ -113,7 +112,7 @@ impl Office {
     }
 }
 
-fn code(output: &Output) -> i32 {
+pub(crate) fn code(output: &Output) -> i32 {
     output.status.code().expect("it was not killed")
 }
 
@@ -144,7 +143,7 @@ fn cluster_grows_survives_its_controller_and_replaces_members() {
     }
     let dir = tempfile::tempdir().unwrap();
     let switch = Switch::new();
-    let mut office = Office::new(&switch, dir.path());
+    let mut office = Office::new(switch.machine("office", 1, dir.path()), &dir.path().join("data"));
     let machines = [("n1", 11), ("n2", 12), ("n3", 13)];
     let [one, two, three] = machines.map(|(name, number)| switch.machine(name, number, dir.path()));
 
@@ -248,7 +247,7 @@ fn killed_join_continues_and_a_drained_member_leaves() {
     }
     let dir = tempfile::tempdir().unwrap();
     let switch = Switch::new();
-    let office = Office::new(&switch, dir.path());
+    let office = Office::new(switch.machine("office", 1, dir.path()), &dir.path().join("data"));
     let machines = [("n1", 11), ("n2", 12), ("n3", 13)];
     let [one, two, three] = machines.map(|(name, number)| switch.machine(name, number, dir.path()));
     office.ends(Exit::Done, &["found", "--name", "lab"]);

@@ -43,7 +43,7 @@ impl Switch {
         ip(&[&["-n", &self.namespace, "link", "add", &port][..], &pair].concat());
         ip(&["-n", &self.namespace, "link", "set", &port, "master", "switch", "up"]);
         let cidr = format!("{}/24", machine.address);
-        ip(&["-n", &machine.namespace, "address", "add", &cidr, "dev", "eth0"]);
+        ip(&["-n", &machine.namespace, "address", "add", &cidr, "broadcast", "+", "dev", "eth0"]);
         for link in ["lo", "eth0"] {
             ip(&["-n", &machine.namespace, "link", "set", link, "up"]);
         }
