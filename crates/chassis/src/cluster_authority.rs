@@ -2,7 +2,7 @@
 //! of members.
 //!
 //! `<data-dir>/ca/` holds `cluster.key` and `cluster.pem`, made once when the cluster is founded.
-//! Whoever pins the root also trusts the cluster, so founding changes no pin. Guarantees: the
+//! A client that pins the root also trusts the cluster, so founding changes no pin. Guarantees: the
 //! certificates under it are for clients, name members of this cluster and nothing else, and sign
 //! no others.
 //!

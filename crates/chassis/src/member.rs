@@ -1,4 +1,4 @@
-//! Members of a cluster: their certificates, and what the membership allows them now.
+//! Members of a cluster: their certificates, and their present rights.
 //!
 //! A certificate says who a member is and nothing about its rights. Whether it still is a member,
 //! and of which node it is the agent, is asked of [`Members`] for every request.
@@ -67,7 +67,7 @@ impl Members for NoMembers {
     }
 }
 
-/// What a member may do besides its own membership.
+/// The rights of a member besides its own membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberGrant {
     /// The node of the inventory whose agent the member is: it gets `write` in the context `agent`

@@ -61,7 +61,7 @@ pub enum AccessClass {
     /// node, or the certificate of the member that is this node. The handler compares it with the
     /// node it is asked about.
     Agent,
-    /// Members of the cluster, by certificate only: what a member does about its own membership.
+    /// Members of the cluster, by certificate only, for requests about their own membership.
     Member,
     /// The request carries its own proof (a join or provision token) and the handler checks it.
     Proof,

@@ -41,7 +41,7 @@ pub(crate) struct Verifier {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// What a request was let in with.
+/// The credential of an admitted request.
 #[derive(Clone)]
 pub(crate) enum Credential {
     Token(Zeroizing<String>),

@@ -27,7 +27,7 @@ pub struct BeaconIdentity {
     key_pkcs8: Zeroizing<Vec<u8>>,
 }
 
-/// What a controller says about its cluster.
+/// The statement of a controller about its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
     pub name: String,

@@ -254,7 +254,7 @@ impl<A: FnMut(&Query) -> Option<Vec<u8>>> Service<A> {
         self.publish(problems);
     }
 
-    /// Shows the result of a scan, and logs what is new in it.
+    /// Shows the result of a scan, and logs its news.
     fn publish(&self, problems: Vec<Problem>) {
         let mut names: Vec<_> = self.listeners.iter().map(|l| l.interface.name.clone()).collect();
         names.dedup();

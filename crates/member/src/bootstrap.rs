@@ -96,7 +96,7 @@ pub struct FoundedCluster {
     pub token: JoinToken,
 }
 
-/// Does what the decision says.
+/// Decides and carries the decision out.
 pub fn run(
     request: &BootstrapRequest,
     host: &BootstrapHost<'_>,
@@ -306,7 +306,7 @@ fn dry_run(
         Decision::Join(target) => {
             let intent = match target.credential {
                 Credential::ConfirmFingerprint => {
-                    // What a person would be asked to compare; trusted for the checks only.
+                    // A person would be asked to compare it; it is trusted for the checks only.
                     let (_, pins) = join::observed_pins(&target.addresses)?;
                     new_intent(request, &target, pins)
                 }

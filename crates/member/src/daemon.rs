@@ -92,7 +92,7 @@ impl DaemonError {
     }
 }
 
-/// What the daemon's threads share of the membership.
+/// The part of the membership that the daemon's threads share.
 #[derive(Debug, Clone)]
 pub(crate) struct Membership {
     pub(crate) file: MemberFile,

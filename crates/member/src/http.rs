@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const MAX_HEAD: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
-/// The line before a chunk: a length in hexadecimal digits, and extensions that nobody uses.
+/// The line before a chunk: a length in hexadecimal digits, and extensions, which are not in use.
 const MAX_CHUNK_LINE: usize = 256;
 const BLOCK: usize = 16 * 1024;
 

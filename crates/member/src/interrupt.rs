@@ -1,6 +1,6 @@
 //! Signals that ask a command to end.
 //!
-//! The first one cancels the step that runs, and the command undoes what it began. The second one
+//! The first one cancels the step that runs, and the command undoes its changes. The second one
 //! cancels the undo too; the journals stay, and a later run continues.
 
 use std::io::{self, Read};

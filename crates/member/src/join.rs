@@ -270,7 +270,7 @@ fn stopped_run(setup: &JoinSetup, context: &Arc<JoinContext>) -> Result<Option<R
     Ok(Some(run))
 }
 
-/// Undoes what the run began, in reverse order and over errors, and ends the join.
+/// Undoes the started steps in reverse order, continues after errors, and ends the join.
 fn undo(setup: &JoinSetup, context: &Arc<JoinContext>, run: Option<&Run>) -> Result<(), JoinError> {
     let state = &setup.state;
     state.release_reserve()?;

@@ -286,7 +286,7 @@ impl StateDir {
         files::remove(&self.root.join(RESERVE)).map_err(|source| self.unusable(source))
     }
 
-    /// Removes what the stored bundle wrote. The key stays, and so does the bundle itself: a
+    /// Removes the files of the stored bundle. The key stays, and so does the bundle itself: a
     /// withdrawal needs its certificate.
     pub(crate) fn remove_bundle(&self) -> Result<(), StateError> {
         for name in [CLUSTER, AUTHORITIES] {

@@ -33,7 +33,7 @@ pub enum Trust {
     Roots(Vec<CertificateDer<'static>>),
 }
 
-/// What the controller of the last handshake presented.
+/// The certificates that the controller of the last handshake presented.
 #[derive(Debug, Clone, Default)]
 pub struct Presented {
     /// The pins of all certificates but the first.
@@ -55,7 +55,7 @@ pub enum TrustError {
     Tls(#[from] rustls::Error),
 }
 
-/// TLS settings with the record of what the controller presents.
+/// TLS settings with a record of the certificates that the controller presents.
 #[derive(Debug, Clone)]
 pub struct Tls {
     pub(crate) config: Arc<ClientConfig>,

@@ -27,7 +27,7 @@ const MAX_KEY: usize = 160;
 /// A signature on P-384 has at most 104 bytes.
 const MAX_SIGNATURE: usize = 128;
 
-/// What is signed begins with its purpose, so that no signature serves two purposes.
+/// Signed bytes begin with their purpose, so that no signature serves two purposes.
 const DELEGATION_DOMAIN: &[u8] = b"hoist beacon delegation v1\0";
 const ANSWER_DOMAIN: &[u8] = b"hoist beacon answer v1\0";
 

@@ -93,7 +93,7 @@ impl Office {
         path
     }
 
-    /// The name and role of each present member, once these are what the agents work by.
+    /// The name and role of each present member, once the agents work by them.
     fn expect_roles(&self, expected: &[(&str, &str)]) {
         eventually_within(DEADLINE, "members work in the roles", || {
             let nodes = self.value(&["nodes"]);

@@ -1,4 +1,4 @@
-//! What the steps of a join share.
+//! The values that the steps of a join share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

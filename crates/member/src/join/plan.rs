@@ -64,7 +64,7 @@ impl StepKind {
     }
 }
 
-/// The plan of this join. Every step may be repeated: it first finds out what is there.
+/// The plan of this join. Every step may be repeated: it first observes the present state.
 pub(super) fn plan(intent: &JoinIntent) -> Arc<Plan> {
     let vertex = |kind: StepKind| {
         let step = Step {

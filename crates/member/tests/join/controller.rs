@@ -27,7 +27,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
 
-/// What the controller does with requests to join.
+/// The controller's answer to requests to join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
     Accept,

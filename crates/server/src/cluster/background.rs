@@ -1,4 +1,4 @@
-//! What happens without a request: declared roles that change, requests nobody decided, gauges.
+//! Work without a request: changed declared roles, requests that were not decided in time, gauges.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

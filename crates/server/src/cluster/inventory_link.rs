@@ -13,7 +13,7 @@ use super::Cluster;
 use crate::audited_commit::AuditedCommit;
 use crate::inventory::write_failure;
 
-/// What the kernel and Rust call them.
+/// Their names in the kernel and in Rust.
 pub(super) fn architecture(text: &str) -> Arch {
     match text {
         "x86_64" | "amd64" => Arch::X86_64,

@@ -171,7 +171,7 @@ struct Candidate<'a> {
     now: Timestamp,
 }
 
-/// What a valid token allows.
+/// The rights of a valid token.
 struct Permission {
     is_automatic: bool,
     used: Option<TokenRecord>,
@@ -368,7 +368,7 @@ impl Candidate<'_> {
         Ok(machine.name.clone())
     }
 
-    /// What the token of the request allows; without a token, to wait.
+    /// The rights of the request's token; without a token, to wait.
     fn permission(&self, snapshot: &Snapshot, name: &Name) -> Result<Permission, Failure> {
         let checked = self.checked;
         let Some(presented) = &checked.token else {
@@ -417,7 +417,7 @@ impl Candidate<'_> {
     }
 }
 
-/// One message for an unknown token and a wrong secret: it helps nobody who guesses.
+/// One message for an unknown token and a wrong secret: it must not help a guesser.
 fn refused_proof() -> Failure {
     let detail = "the cluster has no such join token, or the proof of its secret is not valid for \
                   this connection";

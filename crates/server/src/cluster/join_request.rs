@@ -216,7 +216,7 @@ fn check_clock(node: Timestamp, now: Timestamp) -> Result<Option<SignedDuration>
     Ok((skew > TOLERATED_CLOCK_SKEW).then_some(ahead))
 }
 
-/// Host names come from the machine: what is not a plain name gets nowhere.
+/// Host names come from the machine: only a plain name is accepted.
 fn name(hostname: &str) -> Result<Name, Failure> {
     let label = hostname.split('.').next().unwrap_or_default();
     let is_plain = hostname.len() <= MAX_TEXT

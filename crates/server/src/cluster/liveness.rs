@@ -65,7 +65,7 @@ struct ClonedIdentity {
     last: Timestamp,
 }
 
-/// What a report says about the identity of its member.
+/// The verdict of a report on the identity of its member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Identity {
     Single,

@@ -1,4 +1,4 @@
-//! What a member does about its own membership, by its certificate.
+//! Routes for a member about its own membership, by its certificate.
 
 use axum::extract::State;
 use base64::Engine as _;

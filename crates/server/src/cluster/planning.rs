@@ -172,7 +172,7 @@ fn has_other_holder(plan: &ClusterPlan, membership: &Membership, planned: &Plann
     holders.iter().any(holds) || holders.iter().all(waits_too)
 }
 
-/// What a plan tells one member.
+/// The part of a plan for one member.
 impl StoredPlan {
     /// The role that the member has to have now.
     pub(super) fn role_of(&self, member: &Member) -> Option<String> {

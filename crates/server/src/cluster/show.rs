@@ -50,7 +50,7 @@ pub(super) fn status(
     }
 }
 
-/// The size class of all members, whoever gave them their role.
+/// The size class of all members, with automatic and declared roles.
 pub(super) fn scale(snapshot: &Snapshot) -> Scale {
     Scale::of(counted(snapshot).count())
 }
@@ -286,7 +286,7 @@ pub(super) fn plan(
     view
 }
 
-/// What the automatic roles of a plan lack, by the members of now.
+/// The number of members that the automatic roles of a plan lack now.
 fn add_shortfalls(plan: &mut RolePlan, snapshot: &Snapshot) {
     let size = plan.roles.len();
     for role in Role::in_play(size) {

@@ -87,7 +87,7 @@ pub(super) struct ReplaceArgs {
     dry_run: bool,
 }
 
-/// What a command is about: a member, or a machine that waits.
+/// The subject of a command: a member, or a machine that waits.
 struct Subject {
     id: String,
     label: String,

@@ -11,7 +11,7 @@ use crate::printer::Output;
 /// Print the pin: the hash of the public key of the site's root certificate
 ///
 /// A node checks the pin before it sends anything about itself. The pin is no secret; it must reach
-/// the node on a way that nobody can change.
+/// the node on a way that an attacker cannot change.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist cluster pin\n  ssh n1 hoist-agent bootstrap \
     --join-cluster controller --ca-pin \"$(hoist cluster pin)\"")]

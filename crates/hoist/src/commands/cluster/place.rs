@@ -14,7 +14,7 @@ use crate::printer::Output;
 
 /// Say which role a member must have, and which it must not have
 ///
-/// Replaces what was said before about the member. The planner respects it from the next plan on,
+/// Replaces the earlier wishes for the member. The planner respects it from the next plan on,
 /// which is made at once; `hoist cluster plan` shows moves that wait for consent.
 #[derive(Debug, Args)]
 #[command(
